@@ -11,12 +11,13 @@ namespace mezzo::data {
 
 namespace {
 
-// Where pixel (x, y) of the result comes from: (a x + b y + c, d x + e y + f), x and y being centres.
+// Maps pixel (x, y) of the result to its source: (a x + b y + c, d x + e y + f), where x and y are pixel
+// centres.
 struct Affine {
     double a, b, c, d, e, f;
 };
 
-// The nearest pixels, in fixed point with 16 bits behind the point, as PIL.
+// Samples the nearest pixels, in fixed point with 16 fractional bits, as PIL.
 Pixels moved(const Pixels& image, const Affine& m, const std::vector<std::uint8_t>& color) {
     const auto fixed = [](double v) { return std::int64_t(std::floor(v * 65536 + 0.5)); };
     Pixels result = new_pixels(image.height, image.width, image.channels);
@@ -34,14 +35,14 @@ Pixels moved(const Pixels& image, const Affine& m, const std::vector<std::uint8_
     return result;
 }
 
-// Counterclockwise around the middle.
+// Counterclockwise rotation around the centre.
 Affine rotation(const Pixels& image, double degrees) {
     const double angle = -degrees * std::numbers::pi / 180, cosine = std::cos(angle), sine = std::sin(angle);
     const double x = double(image.width) / 2, y = double(image.height) / 2;
     return {cosine, sine, x - cosine * x - sine * y, -sine, cosine, y + sine * x - cosine * y};
 }
 
-// What `share` of an operation's largest magnitude is, 0 to 1, in its own unit.
+// Returns `share` (0 to 1) of an operation's largest magnitude, in the operation's unit.
 double magnitude_of(Operation operation, const Pixels& image, double share) {
     switch (operation) {
         case Operation::shear_x:

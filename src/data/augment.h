@@ -23,8 +23,8 @@ enum class Operation : int {
 };
 constexpr int operations = 14;
 
-// `m` in the operation's own unit: a slope, pixels, degrees, what is added to a factor of 1, bits, a byte.
-// Pixels from outside the image are of the colour.
+// Applies an operation. `m` is in the operation's own unit: a slope, pixels, degrees, an offset to a factor
+// of 1, bits, a byte. Pixels from outside the image get the colour.
 Pixels applied(const Pixels& image, Operation operation, double m, const std::vector<std::uint8_t>& color);
 
 }  // namespace mezzo::data

@@ -28,30 +28,30 @@ struct BatchQueue::Impl {
         bool done = false;
     };
 
-    std::shared_ptr<Impl> self;  // of the queue; exit() shares it
+    std::shared_ptr<Impl> self;  // of the queue; shared with exit()
     std::unique_ptr<BatchSource> source;
     std::int64_t ahead = 1;
 
-    std::mutex mutex;  // of everything below but the threads
+    std::mutex mutex;  // guards all members below except the threads
     std::condition_variable room, ready;
-    std::deque<Slot> slots;  // number `first` and those after it; a worker's slot stays until it is done
+    std::deque<Slot> slots;  // slots from number `first` on; a worker's slot stays until it is done
     std::int64_t first = 0;
-    bool claiming = false;  // a worker is in claim(): one at a time, so that batches come in order
+    bool claiming = false;  // a worker is in claim(): only one at a time, so that batches are in order
     bool at_end = false, stopping = false;
-    bool in_caller = true;  // no thread has been started: take() makes the batches
-    std::mutex ending;      // of the threads, once they have started
+    bool in_caller = true;  // no thread was started: take() makes the batches
+    std::mutex ending;      // guards the threads, once they have started
     std::vector<std::thread> threads;
     pid_t pid = getpid();
 
     void start(int workers) {
         try {
             for (int i = 0; i < workers; ++i) threads.emplace_back([this] { work(); });
-        } catch (const std::system_error&) {  // those that have started do the work
+        } catch (const std::system_error&) {  // the threads that have started do the work
         }
     }
 
-    // Waits for the threads, except for the calling one, which may have called exit(). After fork() the child
-    // has none of them.
+    // Joins the threads, except the calling one, which may have called exit(). After fork() the child has
+    // none of them.
     void stop() {
         if (pid == getpid()) {
             const std::lock_guard lock(mutex);
@@ -64,7 +64,8 @@ struct BatchQueue::Impl {
         threads.clear();
     }
 
-    // Waits until there is room for one more batch, and claims it. Null: there is nothing to do any more.
+    // Waits until there is room for one more batch, and claims it. Returns null if there is nothing more to
+    // do.
     std::unique_ptr<SharedObject> claim(Slot*& slot) {
         {
             std::unique_lock lock(mutex);
@@ -113,7 +114,7 @@ struct BatchQueue::Impl {
         while (const auto claimed = claim(slot)) make(*claimed, *slot);
     }
 
-    // The oldest batch; none at the end.
+    // Returns the oldest batch, or nothing at the end.
     std::optional<Slot> oldest() {
         const insight::RecordFunction scope("BatchLoader.next");
         if (in_caller) {
@@ -134,8 +135,8 @@ struct BatchQueue::Impl {
     }
 };
 
-// All queues. exit() ends their threads before the destructors of the static objects that were made before the first
-// queue: data sets, loaders, and what transforms read.
+// All queues. exit() joins their threads before the destructors of static objects that were made before the
+// first queue: data sets, loaders, and objects that transforms read.
 struct BatchQueue::Live {
     static Live& all() {
         static Live& live = *new Live;  // never destroyed: other threads may end queues during exit()
@@ -159,7 +160,8 @@ struct BatchQueue::Live {
         }
         queues.erase(impl);
     }
-    // A queue whose threads another thread is waiting for is left to that one, which may wait for this thread.
+    // Stops all queues. Skips a queue that another thread is stopping, as that thread may be waiting for this
+    // one.
     void stop() {
         std::unique_lock lock(mutex, std::try_to_lock);
         if (!lock.owns_lock()) {

@@ -1,4 +1,4 @@
-// The binary version of CIFAR-10 (https://www.cs.toronto.edu/~kriz/cifar.html).
+// Reads the binary version of CIFAR-10 (https://www.cs.toronto.edu/~kriz/cifar.html).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t side = 32, plane = side * side, pixel_bytes = 3 * plane, record = 1 + pixel_bytes;
 
-// Planes of red, green and blue as pixels.
+// Converts planes of red, green and blue to pixels.
 void interleave(const unsigned char* from, std::uint8_t* to) {
     for (std::int64_t i = 0; i < plane; ++i, to += 3) {
         to[0] = from[i];

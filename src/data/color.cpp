@@ -13,7 +13,7 @@ using Histogram = std::array<std::int64_t, 256>;
 
 Pixels same_size(const Pixels& image) { return new_pixels(image.height, image.width, image.channels); }
 
-// Each byte replaced by that of its channel's table.
+// Replaces each byte by its entry in its channel's table.
 Pixels looked_up(const Pixels& image, const std::vector<Table>& tables) {
     Pixels result = same_size(image);
     const std::uint8_t* const from = image.at(0, 0);
@@ -32,13 +32,13 @@ template <class F> Pixels mapped(const Pixels& image, const F& f) {
     return looked_up(image, tables);
 }
 
-// From a to b; a factor outside of [0, 1] goes beyond them.
+// Linear interpolation from a to b; a factor outside of [0, 1] extrapolates.
 std::uint8_t blend(int a, int b, float factor) {
     const float value = float(a) + factor * float(b - a);
     return std::uint8_t(value <= 0 ? 0 : value >= 255 ? 255 : value);
 }
 
-// A grey byte of each pixel.
+// Returns the grey value of pixel i.
 std::uint8_t gray_at(const Pixels& image, std::int64_t i) {
     const std::uint8_t* const p = image.at(0, 0) + i * image.channels;
     return image.channels == 1 ? p[0] : gray_of(p[0], p[1], p[2]);
@@ -51,7 +51,7 @@ Histogram histogram(const Pixels& image, std::int64_t channel) {
     return counts;
 }
 
-// Of each channel by itself: a table made from its histogram.
+// Applies a table to each channel, made from the channel's histogram.
 template <class F> Pixels by_histogram(const Pixels& image, const F& f) {
     std::vector<Table> tables;
     for (std::int64_t c = 0; c < image.channels; ++c) tables.push_back(f(histogram(image, c)));
@@ -167,7 +167,7 @@ Pixels with_saturation(const Pixels& image, double factor) {
     return result;
 }
 
-// PIL leaves the pixels at the border as they are, and so an image without others.
+// PIL does not change the pixels at the border, and so no pixel of an image that is all border.
 Pixels with_sharpness(const Pixels& image, double factor) {
     Pixels result{image.image.clone(), image.height, image.width, image.channels};
     for (std::int64_t y = 1; y + 1 < image.height; ++y)
@@ -180,7 +180,7 @@ Pixels with_sharpness(const Pixels& image, double factor) {
 Pixels with_hue(const Pixels& image, double turn) {
     if (image.channels == 1) return image;
     Pixels result = same_size(image);
-    const int shift = int(turn * 255);  // as a byte, the sum of hues wraps round
+    const int shift = int(turn * 255);  // as a byte, the sum of hues wraps around
     for (std::int64_t y = 0; y < image.height; ++y)
         for (std::int64_t x = 0; x < image.width; ++x) {
             const std::uint8_t* const p = image.at(y, x);

@@ -1,12 +1,12 @@
-// Colours of images of 1 or 3 channels, bit for bit as PIL's ImageEnhance, ImageOps and ImageFilter. A factor
-// of 1 leaves the image as it is.
+// Colour operations on images of 1 or 3 channels, bit-identical to PIL's ImageEnhance, ImageOps and
+// ImageFilter. A factor of 1 leaves the image unchanged.
 #pragma once
 
 #include "data/pixels.h"
 
 namespace mezzo::data {
 
-// Throws Error(shape), in the name of op, for other numbers of channels.
+// Throws Error(shape), in the name of `op`, for other numbers of channels.
 void check_colors(const char* op, const Pixels& image);
 
 Pixels with_brightness(const Pixels& image, double factor);
@@ -19,7 +19,7 @@ Pixels solarized(const Pixels& image, double threshold);
 Pixels autocontrasted(const Pixels& image);
 Pixels equalized(const Pixels& image);
 
-// As PIL converts RGB to grey.
+// PIL's conversion of RGB to grey.
 inline std::uint8_t gray_of(int red, int green, int blue) {
     return std::uint8_t((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16);
 }

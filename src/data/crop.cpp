@@ -22,8 +22,8 @@ struct Rectangle {
     std::int64_t y, x, height, width;
 };
 
-// A rectangle of random area and proportion (width / height) that lies within height by width; of height 0
-// if ten tries made none. `whole`: it may be as large as the image.
+// Returns a rectangle of random area and aspect ratio (width / height) inside height by width; its height is
+// 0 if ten tries failed. `whole`: it may be as large as the image.
 Rectangle random_rectangle(TransformRandom& random, std::int64_t height, std::int64_t width,
                            const Interval& scale, const Interval& ratio, bool whole) {
     const double area = double(height) * double(width);
@@ -61,7 +61,7 @@ Tensor RandomCrop::operator()(const Tensor& image, TransformRandom& random) cons
     check(padding >= 0 && padding <= 1 << 24, ErrorKind::value, "RandomCrop: padding is ", padding,
           "; it must be in 0 to 2^24");
     const std::vector<std::uint8_t> color = color_of("RandomCrop", fill, from.channels);
-    // On each side.
+    // Padding of each side.
     std::int64_t rows = padding, columns = padding;
     if (pad_if_needed) {
         columns += std::max(to.width - (from.width + 2 * columns), std::int64_t(0));
@@ -79,7 +79,7 @@ Tensor RandomCrop::operator()(const Tensor& image, TransformRandom& random) cons
 Tensor CenterCrop::operator()(const Tensor& image) const {
     const Pixels from = pixels_of("CenterCrop", image);
     const ImageSize to = square("CenterCrop", size);
-    // Half a pixel is rounded to the even number, and of odd padding the smaller part comes first.
+    // Half a pixel is rounded to even; the smaller part of odd padding comes first.
     const auto corner = [](std::int64_t have, std::int64_t want) {
         return have >= want ? std::int64_t(std::nearbyint(double(have - want) / 2)) : -((want - have) / 2);
     };

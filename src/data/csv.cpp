@@ -1,4 +1,4 @@
-// CSV as RFC 4180 has it.
+// Reads CSV as RFC 4180 defines it.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -25,8 +25,8 @@ public:
         at_ = 0;
         line_ = 1;
     }
-    // Calls take(i) for cell i of the next line that is not empty; it takes the cell by number() or cell().
-    // Returns how many cells there are, 0 at the end.
+    // Calls take(i) for cell i of the next line that is not empty; take() reads the cell by number() or
+    // cell(). Returns the number of cells, 0 at the end.
     template <class Take> std::size_t next(const Take& take) {
         while (at_ < text_.size() && ends_line()) pass_line_end();
         if (at_ >= text_.size()) return 0;
@@ -39,7 +39,7 @@ public:
             return i;
         }
     }
-    // The cell as a plain number. False, with nothing taken, if cell() has to look at it.
+    // Reads the cell as a plain number. Returns false, without consuming it, if cell() must read it.
     bool number(Number& number) {
         const char *const begin = text_.data(), *const end = begin + text_.size();
         const char* const after = delimits_numbers_ ? scan_number(begin + at_, end, number) : nullptr;
@@ -50,13 +50,13 @@ public:
         at_ = std::size_t(after - begin);
         return true;
     }
-    // The text of the cell, until the next one is taken.
+    // Returns the text of the cell, valid until the next cell is read.
     std::string_view cell() { return at_ < text_.size() && text_[at_] == '"' ? quoted() : plain(); }
-    // How many lines the file has if all are as long as the first `lines`, which have been read.
+    // Estimates how many lines the file has from the length of the first `lines`, which have been read.
     std::size_t estimate(std::size_t lines) const {
         return std::size_t(double(text_.size()) / double(at_) * double(lines) * 1.02);
     }
-    // Where the line began that next() has given.
+    // Returns the line in which the line of the last next() began.
     std::int64_t line() const { return first_line_; }
     template <class... Items> [[noreturn]] void fail_at(std::int64_t line, const Items&... items) const {
         fail(ErrorKind::io, "read_csv: ", path_, ": line ", line, ": ", items...);
@@ -116,13 +116,13 @@ private:
     std::string_view text_;
     char delimiter_;
     bool delimits_numbers_;
-    std::array<bool, 256> special_{};  // characters at which a cell without quotes may end or be refused
-    std::string rewritten_;            // a cell that is not in the file as it is
+    std::array<bool, 256> special_{};  // characters that may end a cell without quotes, or are refused in it
+    std::string rewritten_;            // a cell that differs from the file's text
     std::size_t at_ = 0;
     std::int64_t line_ = 1, first_line_ = 1;
 };
 
-// How many bytes of ASCII a text begins with, to eight bytes.
+// Returns how many bytes at the beginning of a text are ASCII, in steps of eight bytes.
 std::size_t ascii_bytes(std::string_view text) {
     std::size_t at = 0;
     std::uint64_t bytes = 0;
@@ -174,7 +174,7 @@ std::vector<GrowingColumn> read_names(CsvReader& reader, const std::string& path
     return columns;
 }
 
-// Calls take(i) for each cell of the lines that are left.
+// Calls take(i) for each cell of the remaining lines.
 template <class Take> void read_rows(CsvReader& reader, std::vector<GrowingColumn>& columns,
                                      const CsvOptions& options, const Take& take) {
     constexpr std::size_t sample = 1000;
@@ -194,8 +194,8 @@ template <class Take> void read_rows(CsvReader& reader, std::vector<GrowingColum
     }
 }
 
-// Reads columns again whose first cells look like numbers and a later one does not. Columns of
-// numbers store nothing but the numbers.
+// Reads columns again in which the first cells look like numbers and a later one does not, as columns of
+// numbers store only the numbers.
 void read_texts_again(CsvReader& reader, const CsvOptions& options, std::vector<GrowingColumn>& columns) {
     std::vector<bool> again;
     for (GrowingColumn& column : columns) {

@@ -1,4 +1,4 @@
-// The orientation of a photograph (EXIF 2.3, tag 0x0112), and turning it upright.
+// Reads the orientation of a photograph (EXIF 2.3, tag 0x0112), and turns it upright.
 #include <algorithm>
 
 #include "data/image_codec.h"
@@ -7,7 +7,7 @@ namespace mezzo::data {
 
 namespace {
 
-// Numbers of 2 or 4 bytes, in the order that the header says; 0 beyond the end.
+// Reads numbers of 2 or 4 bytes in the byte order of the header; 0 beyond the end.
 struct Tiff {
     std::span<const unsigned char> bytes;
     bool little;
@@ -29,7 +29,7 @@ int exif_orientation(std::span<const unsigned char> exif) {
     for (std::size_t i = 0; i < entries; ++i) {
         const std::size_t entry = directory + 2 + 12 * i;
         if (tiff.number(entry, 2) != 0x0112) continue;
-        // SHORT, as the standard says; some programs write other integers, as BYTE and LONG.
+        // The standard's type is SHORT; some programs write other integers, such as BYTE and LONG.
         const std::uint32_t type = tiff.number(entry + 2, 2);
         const std::size_t size = type == 1 || type == 6   ? 1
                                  : type == 3 || type == 8 ? 2

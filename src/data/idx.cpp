@@ -1,5 +1,5 @@
-// The IDX format (http://yann.lecun.com/exdb/mnist): two zero bytes, element type, number of dimensions,
-// big-endian sizes, elements.
+// Reads the IDX format (http://yann.lecun.com/exdb/mnist): two zero bytes, element type, number of
+// dimensions, big-endian sizes, elements.
 #include <unistd.h>
 #include <zlib.h>
 
@@ -44,7 +44,7 @@ public:
             done += std::size_t(got);
         }
     }
-    // The kind of a file of another format that begins with these four bytes.
+    // Returns the kind of a file of another format that begins with these four bytes.
     std::string kind(const unsigned char (&magic)[4]) {
         std::string begin(magic, magic + 4);
         begin.resize(file_kind_bytes);
@@ -52,8 +52,8 @@ public:
         begin.resize(4 + std::size_t(std::max(more, 0)));
         return file_kind(begin);
     }
-    // Checks the size that the header claims, before memory is allocated for it: deflate makes at most 1032
-    // bytes of one.
+    // Checks the size in the header before memory is allocated for it: deflate makes at most 1032 bytes of
+    // one.
     void expect(std::uint64_t bytes, const char* what) {
         const std::uint64_t most = gzdirect(file_) != 0 ? size_ : 1032 * size_;
         check(bytes <= most, ErrorKind::io, "read_idx: ", path_, " is truncated: its ", what, " have ", bytes,
@@ -99,7 +99,7 @@ Dtype element_type(const std::string& path, int code) {
          "; 8 (unsigned byte), 9 (int8), 11 (int16), 12 (int32), 13 (float32) and 14 (float64) are read");
 }
 
-// Makes int32 of big-endian int8 or int16 in the same memory, from the last element on.
+// Converts big-endian int8 or int16 to int32 in the same memory, from the last element on.
 void widen(unsigned char* data, std::size_t count, std::size_t size) {
     for (std::size_t i = count; i-- > 0;) {
         const unsigned char* const from = data + i * size;
@@ -145,7 +145,7 @@ Tensor read_idx(const std::string& path) {
     return result;
 }
 
-// Whether anything has that name. read_idx() checks what it is and whether it may be read.
+// Whether a file of this name exists. read_idx() checks its type and whether it can be read.
 static bool is_there(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 Dataset fashion_mnist(const FashionMnistOptions& options) {

@@ -1,5 +1,6 @@
-// Between read_image() and the libraries that decode. Both report errors by a jump, which must not cross an
-// object with a destructor: each decoder makes it inside functions that have none.
+// Interface between read_image() and the libraries that decode. Both libraries report errors by longjmp,
+// which must not cross an object with a destructor: each decoder calls them in functions without such
+// objects.
 #pragma once
 
 #include <span>
@@ -10,7 +11,7 @@
 
 namespace mezzo::data {
 
-// A file in memory, and how errors begin: "read_image: cat.png".
+// A file in memory, and the beginning of error messages: "read_image: cat.png".
 struct ImageBytes {
     std::span<const unsigned char> bytes;
     std::string name;
@@ -23,13 +24,14 @@ struct DecodedImage {
     Pixels pixels;
     int orientation = 1;  // EXIF's, 1 to 8; 1 is upright
 };
-// Throw Error(io), also where this build lacks the library.
+// Both throw Error(io), also if this build lacks the library.
 DecodedImage decode_png(const ImageBytes& file);
 DecodedImage decode_jpeg(const ImageBytes& file);
 
-// The orientation in EXIF data, which begins with the TIFF header; 1 where there is none, or the data are damaged.
+// Returns the orientation in EXIF data, which begins with the TIFF header; 1 if there is none or the data are
+// damaged.
 int exif_orientation(std::span<const unsigned char> exif);
-// Turned upright.
+// Returns the image turned upright.
 Pixels oriented(const Pixels& image, int orientation);
 
 }  // namespace mezzo::data

@@ -1,4 +1,4 @@
-// Image files: which decoder, and how many channels.
+// Reads image files: chooses the decoder, and converts the number of channels.
 #include <algorithm>
 #include <cstring>
 
@@ -30,7 +30,7 @@ DecodedImage decode(const ImageBytes& file) {
          kind.empty() ? "" : "; it is " + kind);
 }
 
-// What one pixel of 1 to 4 channels is in another number of channels.
+// Converts one pixel of 1 to 4 channels to another number of channels.
 void convert(const std::uint8_t* from, std::int64_t have, std::uint8_t* to, std::int64_t want) {
     if (want == 1) {
         to[0] = have < 3 ? from[0] : gray_of(from[0], from[1], from[2]);

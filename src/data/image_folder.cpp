@@ -1,4 +1,4 @@
-// A folder of images per class.
+// ImageFolder: a data set from a folder of images per class.
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
@@ -25,7 +25,7 @@ Entries list(const std::string& folder) {
     fs::directory_iterator it(folder, error);
     if (error) cannot_read(folder, error);
     for (; it != fs::directory_iterator(); it.increment(error)) {
-        std::error_code ignored;  // of a link that leads nowhere
+        std::error_code ignored;  // for a link that leads nowhere
         if (it->is_directory(ignored)) entries.folders.push_back(it->path().filename().string());
         if (it->is_regular_file(ignored)) entries.files.push_back(it->path().filename().string());
         if (error) break;
@@ -43,7 +43,7 @@ bool is_image(std::string name) {
     return view.ends_with(".jpg") || view.ends_with(".jpeg") || view.ends_with(".png");
 }
 
-// `above` are the folders on the way, without links: one that comes up again would have no end.
+// `above` are the parent folders with links resolved: a folder that occurs again would never end.
 void collect(const std::string& folder, std::vector<std::string>& above, std::vector<std::string>& files) {
     std::error_code error;
     const std::string real = fs::canonical(folder, error).string();

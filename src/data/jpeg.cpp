@@ -1,4 +1,4 @@
-// JPEG by libjpeg-turbo.
+// Decodes JPEG by libjpeg-turbo.
 #include "data/image_codec.h"
 
 #ifdef MEZZO_HAVE_JPEG
@@ -13,7 +13,7 @@ namespace mezzo::data {
 
 namespace {
 
-// Nothing here has a destructor that a jump would skip: the library's memory is released by ~Reader.
+// No member has a destructor that a longjmp would skip; ~Reader releases the library's memory.
 struct Job {
     jpeg_decompress_struct jpeg = {};
     jpeg_error_mgr errors = {};
@@ -33,15 +33,15 @@ void say(j_common_ptr jpeg, const char* text) {
     jump(jpeg);
 }
 void ignore(j_common_ptr) {}
-// As in PIL: damaged coefficients become some pixels.
+// As in PIL: damaged coefficients decode to arbitrary pixels.
 void ignore_warning(j_common_ptr, int) {}
 
-// Without this the library would make up the end of a truncated file.
+// Refuses truncated files, whose end the library would make up.
 ::boolean no_more(j_decompress_ptr jpeg) {
     say(reinterpret_cast<j_common_ptr>(jpeg), "it is truncated");
     return FALSE;
 }
-// A small file may have many thousand scans, each as much work as the whole image.
+// A small file may have thousands of scans, each as expensive as the whole image.
 void limit_scans(j_common_ptr jpeg) {
     if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number > 500) say(jpeg, "it has over 500 scans");
 }
@@ -117,8 +117,8 @@ int orientation_of(const jpeg_decompress_struct& jpeg) {
     return 1;
 }
 
-// RGB of CMYK. Files hold 255 - ink, as Adobe's programs store it; without Adobe's marker Pillow and torchvision
-// read them the same way.
+// Converts CMYK to RGB. Files hold 255 - ink, as Adobe's programs store it; Pillow and torchvision read files
+// without Adobe's marker the same way.
 Pixels rgb_of_cmyk(const Pixels& inks) {
     Pixels result = new_pixels(inks.height, inks.width, 3);
     const std::uint8_t* from = inks.at(0, 0);

@@ -1,4 +1,4 @@
-// Learns a WordPiece vocabulary: characters, and pairs that are merged within words.
+// Learns a WordPiece vocabulary: characters, and pairs merged within words.
 #include <algorithm>
 #include <map>
 

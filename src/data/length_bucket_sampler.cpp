@@ -9,7 +9,7 @@ namespace mezzo::data {
 
 namespace {
 
-// Keeps the orders of samples and of batches apart.
+// Keeps the random streams of samples and of batches apart.
 constexpr std::uint64_t batch_seed = 0x9e3779b97f4a7c15u;
 
 }  // namespace
@@ -32,7 +32,7 @@ Tensor LengthBucketSampler::order(std::int64_t epoch) const {
     const auto longer = [&](std::int64_t a, std::int64_t b) {
         return lengths_[std::size_t(a)] > lengths_[std::size_t(b)];
     };
-    const std::int64_t most = n / batch + 1;  // so that the product below cannot overflow
+    const std::int64_t most = n / batch + 1;  // keeps the product below from overflowing
     const std::int64_t bucket = options_.shuffle ? batch * std::min(options_.bucket_batches, most) : n;
     for (std::int64_t first = 0; first < n; first += bucket)
         std::stable_sort(order.begin() + first, order.begin() + std::min(first + bucket, n), longer);

@@ -1,4 +1,4 @@
-// Batches: order, gathering of rows or making of samples, transforms, normalisation.
+// DataLoader: order, rows or samples of a batch, transforms, normalisation.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -55,12 +55,12 @@ Tensor normalized(const Tensor& x, const DataLoaderOptions& options) {
     return result.mul_(values(options.stddev, [](double v) { return 1 / v; }));
 }
 
-// Samples that are in memory.
+// Samples in memory.
 struct Stored final : detail::Samples {
     explicit Stored(const Dataset& dataset) : x(dataset.x) {}
     std::int64_t size() const override { return x.size(0); }
     Tensor image(std::int64_t index) const override { return x.select(0, index); }
-    std::int64_t label(std::int64_t) const override { return 0; }  // they are gathered like x
+    std::int64_t label(std::int64_t) const override { return 0; }  // labels are gathered like x
     Tensor x;
 };
 
@@ -76,7 +76,8 @@ Dataset checked(const Dataset& dataset) {
     return {dataset.x.detach().contiguous(), dataset.y.detach().contiguous()};
 }
 
-// The x of a batch whose images are made in several threads: the first one that is ready says how large all are.
+// The x of a batch whose images are made in several threads. The first image that is ready sets the size of
+// all.
 class ImageBatch {
 public:
     ImageBatch(std::int64_t count, const NormalizeOptions& options)
@@ -103,15 +104,16 @@ private:
     Tensor x_;
 };
 
-// Which sample is row i of an epoch.
+// Returns the sample at row i of an epoch.
 std::int64_t sample_at(const Tensor& order, std::int64_t i) {
     return order.defined() ? order.data<std::int64_t>()[i] : i;
 }
 
-// Streams of random numbers beside those of samples: of batches, and of places in a sampler's order.
+// Random streams other than those of samples: of batches, and of positions in a sampler's order.
 constexpr std::uint64_t batch_stream = 1, place_stream = 2;
 
-// A sampler may take a sample several times in an epoch: each time its transforms draw other numbers.
+// A sampler may draw a sample several times in an epoch, so the position identifies the transforms' random
+// numbers.
 TransformRandom random_of(const DataLoaderOptions& options, std::int64_t epoch, std::int64_t sample,
                           std::int64_t place) {
     if (!options.sampler) return {options.seed, epoch, sample};
@@ -192,7 +194,7 @@ Tensor DataLoader::order_of(std::int64_t epoch) const {
                        epoch);
 }
 
-// The batches of an epoch for worker threads.
+// Makes the batches of an epoch for worker threads.
 struct DataLoader::Worker final : detail::BatchSource {
     Worker(const Shared& l, Tensor o, const LoaderPosition& from)
         : loader(l), order(std::move(o)), epoch(from.epoch), first(from.samples) {}
@@ -258,12 +260,12 @@ DataLoader::Iterator DataLoader::begin() {
     return first;
 }
 
-// A loop over an epoch that was begun before the last one says nothing about where the training stands.
+// Updates the position of the training, unless this loop's epoch was begun before the last one.
 void DataLoader::Iterator::reach(const LoaderPosition& position) const {
     if (at_.epoch == progress_->next.epoch - 1) progress_->position = position;
 }
 
-// Rows of a data set in memory, without transforms.
+// Returns normalised rows of a data set in memory, without transforms.
 Tensor DataLoader::stored(const Tensor& order, std::int64_t first, std::int64_t count) const {
     return normalized(gather_rows(dataset_.x, order, first, count), options_);
 }
@@ -271,7 +273,7 @@ Tensor DataLoader::stored(const Tensor& order, std::int64_t first, std::int64_t 
 Tensor DataLoader::transformed(const Tensor& order, std::int64_t epoch, std::int64_t first,
                                std::int64_t count) const {
     ImageBatch batch(count, normalization(options_));
-    const std::int64_t grain = dataset_.x.defined() ? 8 : 1;  // decoding a file is much work
+    const std::int64_t grain = dataset_.x.defined() ? 8 : 1;  // decoding a file is expensive
     cpu::parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
         const NoGrad no_grad;
         for (std::int64_t i = begin; i < end; ++i) {
@@ -303,7 +305,7 @@ Batch DataLoader::batch(const Tensor& order, std::int64_t epoch, std::int64_t fi
                 labels(order, row, mine.count)};
     TransformRandom random(options_.seed, epoch, first / options_.batch_size, batch_stream);
     for (const BatchTransform& transform : options_.batch_transforms) batch = transform(batch, random);
-    batch.weight = mine.weight;  // whatever the transforms have made of it
+    batch.weight = mine.weight;  // even if a transform has changed it
     return batch;
 }
 

@@ -23,7 +23,7 @@ void check_batch(const char* op, const Batch& batch, std::int64_t classes, doubl
           op, ": x ", batch.x.shape(), " and y ", batch.y.shape(), " differ in their first sizes");
 }
 
-// [n, classes] of float32, for class indices or what is of that shape already.
+// Returns float32 [n, classes], from class indices or from y that already has this shape.
 Tensor soft_targets(const char* op, const Tensor& y, std::int64_t classes) {
     if (is_floating(y.dtype())) {
         check(y.dim() == 2 && y.size(1) == classes, ErrorKind::shape, op, ": y ", y.shape(), " is not [",
@@ -43,7 +43,7 @@ Tensor soft_targets(const char* op, const Tensor& y, std::int64_t classes) {
     return result.to(y.device());
 }
 
-// Sample i is the one before: the last first.
+// Rotates the samples by one: sample i of the result is sample i - 1, and sample 0 is the last.
 Tensor rolled(const Tensor& x) {
     const std::int64_t n = x.size(0);
     return n < 2 ? x : cat({x.slice(0, n - 1, n), x.slice(0, 0, n - 1)}, 0);

@@ -1,21 +1,21 @@
-// Bytes as normalised numbers.
+// Converts bytes to normalised numbers.
 #pragma once
 
 #include "mezzo/transforms.h"
 
 namespace mezzo::data {
 
-// Throws, in the name of op, what normalize() does for its options.
+// Throws the errors of normalize() for its options, in the name of `op`.
 void check_normalization(const char* op, const NormalizeOptions& options);
-// ... and where there are other numbers of values than channels.
+// Throws them, and also Error for another number of values than channels.
 void check_channels(const char* op, const NormalizeOptions& options, std::int64_t channels);
 
-// One table of 256 numbers per channel, or one for all of them.
+// Look-up tables for normalisation: 256 numbers per channel, or one table for all channels.
 class Normalizer {
 public:
     explicit Normalizer(const NormalizeOptions& options);
-    // Writes the elements first, first + 1, ... of `to`, whose dtype is that of the options and whose last
-    // dimension is that of the channels; `first` is the first element of a pixel.
+    // Writes `count` elements of `to`, beginning with element `first`, which is the first of a pixel. `to`
+    // has the options' dtype, and channels in its last dimension.
     void write(const std::uint8_t* from, std::int64_t count, const Tensor& to, std::int64_t first) const;
 
 private:

@@ -1,4 +1,4 @@
-// Orders of epochs.
+// Computes the orders of epochs.
 #include "data/order.h"
 
 #include <numeric>

@@ -1,5 +1,5 @@
-// Byte-pair encoding (Sennrich et al., arXiv 1508.07909): the most frequent pair of neighbouring pieces becomes a
-// piece, again and again, within words only.
+// Byte-pair encoding (Sennrich et al., arXiv 1508.07909): repeatedly merges the most frequent pair of
+// neighbouring pieces within words into a new piece.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,24 @@ namespace mezzo::data {
 class PairMerger {
 public:
     using Join = std::string (*)(const std::string& first, const std::string& second);
-    // join makes the text of a merged piece.
+    // `join` returns the text of a merged piece.
     explicit PairMerger(Join join) : join_(join) {}
 
-    // The id of the piece with this text; new ones are numbered in order.
+    // Returns the id of the piece with this text; new pieces are numbered in order.
     int piece(const std::string& text);
     [[nodiscard]] const std::string& text(int piece) const { return texts_[std::size_t(piece)]; }
     [[nodiscard]] std::size_t size() const { return texts_.size(); }  // pieces so far
 
-    // A distinct word as pieces, and how often it occurs. All words are added before the first merge.
+    // Adds a distinct word as pieces, with its number of occurrences. All words are added before the first
+    // merge.
     void add_word(std::vector<int> pieces, std::int64_t count);
 
     struct Merge {
         int first, second, merged;
         bool fresh;  // no other pair has made this piece before
     };
-    // Merges the most frequent pair; of equally frequent ones the one whose pieces are older. None: no pair
-    // occurs min_count times.
+    // Merges the most frequent pair; of equally frequent pairs the one with the older pieces. Returns nothing
+    // if no pair occurs min_count times.
     std::optional<Merge> next(std::int64_t min_count);
 
 private:
@@ -48,7 +49,7 @@ private:
     };
     struct Use {
         std::int64_t count = 0;
-        std::vector<std::size_t> words;  // may have a word twice, or one that no longer has the pair
+        std::vector<std::size_t> words;  // may have a word twice, or a word that no longer has the pair
     };
     struct Candidate {
         std::int64_t count;
@@ -67,7 +68,7 @@ private:
     std::vector<std::string> texts_;
     std::vector<Word> words_;
     std::unordered_map<Pair, Use, PairHash> pairs_;
-    std::priority_queue<Candidate> queue_;  // holds counts that are out of date, too
+    std::priority_queue<Candidate> queue_;  // may also hold outdated counts
     std::vector<Pair> changed_;             // pairs whose count has changed since they were queued
 };
 

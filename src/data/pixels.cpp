@@ -59,7 +59,7 @@ void fill(const Pixels& image, std::int64_t y, std::int64_t x, std::int64_t heig
 Pixels window(const Pixels& image, std::int64_t y, std::int64_t x, std::int64_t height, std::int64_t width,
               const std::vector<std::uint8_t>& color) {
     Pixels result = new_pixels(height, width, image.channels);
-    // What of the window lies within the image.
+    // The part of the window inside the image.
     const std::int64_t top = std::clamp(-y, std::int64_t(0), height);
     const std::int64_t bottom = std::clamp(image.height - y, top, height);
     const std::int64_t left = std::clamp(-x, std::int64_t(0), width);

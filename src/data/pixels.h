@@ -1,4 +1,4 @@
-// What transforms share: images as bytes.
+// Images as bytes, and operations that transforms share.
 #pragma once
 
 #include "core/tensor_impl.h"
@@ -6,7 +6,7 @@
 
 namespace mezzo::data {
 
-// The bytes of an image, row by row, and its sizes. Holds the memory.
+// The bytes of an image, row by row, and its sizes. Owns a reference to the memory.
 struct Pixels {
     Tensor image;
     std::int64_t height, width, channels;
@@ -16,30 +16,31 @@ struct Pixels {
     std::int64_t count() const { return height * width * channels; }
 };
 
-// Pixels of a side. Sums of a few sides and products of two of them fit 64 bits.
+// Largest side in pixels. Sums of a few sides and products of two of them fit into 64 bits.
 constexpr std::int64_t max_side = INT32_MAX;
 
-// Throws, in the name of op, unless it is uint8 [height, width, channels] on the CPU with no size 0. Copies
-// unless contiguous.
+// Returns the image's bytes. Throws, in the name of `op`, unless it is uint8 [height, width, channels] on the
+// CPU with no size 0. Copies it unless it is contiguous.
 Pixels pixels_of(const char* op, const Tensor& image);
 Pixels new_pixels(std::int64_t height, std::int64_t width, std::int64_t channels);
 
-// An ImageSize as height and width, one number being both. Throws Error(value) unless both are in 1 ... max_side.
+// Returns an ImageSize as height and width; a single number is both. Throws Error(value) unless both are from
+// 1 to max_side.
 ImageSize square(const char* op, const ImageSize& size);
 
-// The bytes of a colour given from 0 to 255. Throws Error(value) for others, and where there is neither one
-// value nor one per channel.
+// Returns the bytes of a colour with values from 0 to 255. Throws Error(value) for other values, and unless
+// there is one value or one per channel.
 std::vector<std::uint8_t> color_of(const char* op, const PerChannel& color, std::int64_t channels);
-// Colours a rectangle that lies within the image.
+// Colours a rectangle inside the image.
 void fill(const Pixels& image, std::int64_t y, std::int64_t x, std::int64_t height, std::int64_t width,
           const std::vector<std::uint8_t>& color);
 
-// The window of `height` by `width` pixels whose corner is at (y, x), which may lie outside of the image;
-// what does is of the colour.
+// Returns the window of `height` by `width` pixels with its corner at (y, x). Parts outside the image get the
+// colour.
 Pixels window(const Pixels& image, std::int64_t y, std::int64_t x, std::int64_t height, std::int64_t width,
               const std::vector<std::uint8_t>& color);
 
-// Bilinear with antialias, bit for bit as PIL. Throws Error(memory).
+// Resizes by bilinear filtering with antialiasing, bit-identical to PIL. Throws Error(memory).
 Pixels resized(const Pixels& image, std::int64_t height, std::int64_t width);
 
 inline std::uint8_t clip8(int value) { return std::uint8_t(value < 0 ? 0 : value > 255 ? 255 : value); }

@@ -1,4 +1,4 @@
-// PNG by libpng.
+// Decodes and encodes PNG by libpng.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace mezzo::data {
 
 namespace {
 
-// Nothing here has a destructor that a jump would skip: libpng's structures are released by ~Reader.
+// No member has a destructor that a longjmp would skip; ~Reader releases libpng's structures.
 struct Job {
     png_structp png = nullptr;
     png_infop info = nullptr;
@@ -22,7 +22,7 @@ struct Job {
     std::size_t size = 0, done = 0;
     char message[200] = {};
     png_uint_32 width = 0, height = 0;
-    std::uint64_t packed_bytes = 0;  // of all rows, as they are compressed
+    std::uint64_t packed_bytes = 0;  // of all rows in the file's pixel format, uncompressed
     int passes = 1, channels = 0;
 };
 
@@ -40,7 +40,7 @@ void read_bytes(png_structp png, png_bytep to, png_size_t size) {
     job->done += size;
 }
 
-// Each of these returns false after an error, whose text is in the job.
+// Each of these functions returns false after an error, with its message in the job.
 bool read_header(Job& job) {
     if (setjmp(png_jmpbuf(job.png))) return false;
     png_set_read_fn(job.png, &job, read_bytes);
@@ -102,7 +102,7 @@ struct Writer {
     Writer& operator=(const Writer&) = delete;
     Job job;
     io::ReplacedFile file;
-    std::exception_ptr error;  // of the file, which must not cross libpng
+    std::exception_ptr error;  // from the file; must not cross libpng
 };
 
 bool write_part(Writer& writer, const void* from, std::size_t bytes) noexcept {

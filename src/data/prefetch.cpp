@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t alignment = 256;  // of each tensor in the buffer
 
-// Where each tensor lies in the buffer.
+// Returns the offset of each tensor in the buffer.
 std::vector<StagingBuffer::Part> parts_of(const Tensors& values) {
     std::vector<StagingBuffer::Part> parts;
     std::size_t offset = 0;
@@ -28,12 +28,12 @@ std::vector<StagingBuffer::Part> parts_of(const Tensors& values) {
 
 }  // namespace
 
-// Batches whose copies have been started, oldest first. At most ahead + 2 of them have a buffer; then the
-// oldest buffer is used again.
+// Batches whose copies have started, oldest first. At most ahead + 2 of them have a buffer; then the oldest
+// buffer is reused.
 struct TransferQueue {
     struct Sent {
         std::unique_ptr<StagingBuffer> buffer;
-        Tensors targets;  // held until finish(), so that their memory is not used for anything else before
+        Tensors targets;  // held until finish(), so that their memory is not reused before
     };
     Device device;
     std::size_t capacity;
@@ -45,8 +45,8 @@ struct TransferQueue {
         sent.pop_front();
         --finished;
     }
-    // Gives back the buffers of finished batches whose copies are done. If there are still too many, the host
-    // is too far ahead of the device and waits for the oldest.
+    // Releases the buffers of finished batches whose copies are done. If too many remain, the host is too far
+    // ahead of the device and waits for the oldest.
     void reuse() {
         while (finished > 0 && sent.front().buffer->idle()) give_back_oldest();
         if (finished == 0 || sent.size() < capacity + 2) return;
@@ -93,7 +93,7 @@ bool TransferQueue::start(std::span<Tensor* const> batch) {
     return true;
 }
 
-// Nobody will read the batches that are not finished, but their copies may still be running, and the memory
+// The batches that are not finished will not be read, but their copies may still be running, and the memory
 // that they write to is about to be released.
 void TransferQueue::drop() noexcept {
     for (std::size_t i = 0; i < sent.size(); ++i) {
@@ -124,7 +124,8 @@ bool Transfers::start(std::span<Tensor* const> batch) {
     if (StepGraph::capturing() != nullptr) return false;
     try {
         return queue_->start(batch);
-    } catch (const Error&) {  // the batch is copied when its turn comes, and throws then if it still has to
+        // the batch is copied when it is next, and throws then if it still must
+    } catch (const Error&) {
         return false;
     }
 }

@@ -32,7 +32,7 @@ std::int64_t test_count(std::int64_t n, double share) {
     return count;
 }
 
-// The first samples of an order that has all classes evenly: the tests.
+// Returns the first samples of an order, with an equal share of each class: the test samples.
 Indices stratified_tests(const Indices& order, const Indices& labels, double share) {
     std::map<std::int64_t, Indices> of_class;
     for (const std::int64_t i : order) of_class[labels[std::size_t(i)]].push_back(i);
@@ -76,7 +76,7 @@ Dataset chosen(const Dataset& dataset, const Indices& indices) {
     return {index_select(dataset.x, 0, index), index_select(dataset.y, 0, index)};
 }
 
-// Per feature what fit() needs to know; NaN left out.
+// Statistics of a feature for fit(), without NaN.
 struct Range {
     double sum = 0, low = std::numeric_limits<double>::infinity(), high = -low, squares = 0;
     std::int64_t count = 0;
@@ -163,7 +163,7 @@ void check_input(const Tensor& x, const Tensor& shift) {
 
 }  // namespace
 
-// In float64, so that a large mean costs no digits, and rounded once.
+// Computes in float64, so that a large mean costs no digits, and rounds once.
 Tensor FeatureScaler::transform(const Tensor& x) const {
     check_input(x, shift_);
     const Tensor wide = x.to(float64);

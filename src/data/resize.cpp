@@ -1,5 +1,5 @@
-// Resampling of bytes, as PIL's Image.resize(BILINEAR): columns, then rows, each with the weights of a triangle
-// that is as wide as one pixel of the larger grid, in fixed point.
+// Resamples bytes as PIL's Image.resize(BILINEAR): columns, then rows, each with the weights of a triangle as
+// wide as one pixel of the larger grid, in fixed point.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace mezzo::data {
 
 namespace {
 
-constexpr int precision = 32 - 8 - 2;  // bits behind the point: 8 for the byte, 2 for the sum
+constexpr int precision = 32 - 8 - 2;  // fractional bits: 8 for the byte, 2 for the sum
 
 // Result i is the sum of weights[i * most + k] * input[first[i] + k] over k < count[i].
 struct Weights {
@@ -45,7 +45,7 @@ Weights weights_of(std::int64_t in, std::int64_t out) {
     return w;
 }
 
-// Columns of one row, for a number of channels that the compiler knows.
+// Resizes the columns of one row, for a number of channels that is known at compile time.
 template <int channels> void resize_row(const std::uint8_t* from, std::uint8_t* to, const Weights& w) {
     for (std::size_t i = 0; i < w.first.size(); ++i) {
         std::int32_t sums[channels];

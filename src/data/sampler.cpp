@@ -13,8 +13,8 @@ namespace mezzo::data {
 
 namespace {
 
-// Number `index` of an epoch, in (0, 1). Bit 62 keeps the stream apart from those of the loader's order and of
-// transforms.
+// Returns random number `index` of an epoch, in (0, 1). Bit 62 separates the stream from those of the
+// loader's order and of transforms.
 double draw(std::uint64_t seed, std::int64_t epoch, std::int64_t index) {
     const PhiloxWords words =
         philox(seed, std::uint64_t(index), std::uint64_t(epoch) | std::uint64_t(1) << 62);
@@ -52,7 +52,8 @@ std::vector<std::int64_t> WeightedRandomSampler::with_replacement(std::int64_t e
     std::vector<std::int64_t> order;
     order.reserve(static_cast<std::size_t>(options_.num_samples));
     for (std::int64_t i = 0; i < options_.num_samples; ++i) {
-        // The product may be rounded up to the sum of all: the draw is then the last one that has a weight.
+        // The product may be rounded up to the sum of all weights: the last sample with a weight is drawn
+        // then.
         const double place =
             std::min(draw(options_.seed, epoch, i) * sums.back(), std::nextafter(sums.back(), 0.0));
         order.push_back(std::upper_bound(sums.begin(), sums.end(), place) - sums.begin());
@@ -60,8 +61,8 @@ std::vector<std::int64_t> WeightedRandomSampler::with_replacement(std::int64_t e
     return order;
 }
 
-// The samples with the smallest -ln(u) / weight, in this order (Efraimidis and Spirakis, 2006): as drawn one by
-// one, each in proportion to the weights of those that are left.
+// Returns the samples with the smallest -ln(u) / weight, in this order (Efraimidis and Spirakis, 2006):
+// distributed as if drawn one by one, each in proportion to the weights of the remaining samples.
 std::vector<std::int64_t> WeightedRandomSampler::without_replacement(std::int64_t epoch) const {
     std::vector<double> keys(weights_.size());
     for (std::size_t i = 0; i < keys.size(); ++i)

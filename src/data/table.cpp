@@ -29,7 +29,7 @@ void check_column(const Column& column, std::int64_t rows) {
           " [rows]");
 }
 
-// Throws Error(value) for a number that an integral dtype does not have. Fractions are cut off.
+// Throws Error(value) for a number outside the range of an integral dtype. Fractions are truncated.
 void check_fits(const Column& column, Dtype dtype) {
     if (dtype != uint8 && dtype != int32 && dtype != int64) return;
     const double low = dtype == uint8   ? 0
@@ -37,7 +37,7 @@ void check_fits(const Column& column, Dtype dtype) {
                                         : -0x1p63,
                  high = dtype == uint8   ? 0x1p8
                         : dtype == int32 ? 0x1p31
-                                         : 0x1p63;  // not in the range
+                                         : 0x1p63;  // exclusive
     const auto refuse = [&](std::size_t row, auto value) {
         fail(ErrorKind::value, "Table: column \"", column.name, "\" has ", value, " in row ", row, ", which ",
              dtype, " cannot hold; take a floating dtype, or replace missing values first");

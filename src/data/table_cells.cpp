@@ -11,8 +11,8 @@ namespace mezzo::data {
 
 namespace {
 
-// What a number beyond T's range becomes. An integer is left to the reals; a real is 0 or infinite, whatever the
-// locale's decimal point is.
+// Converts a number beyond T's range. Integers are left to the conversion to real; a real becomes 0 or
+// infinite, whatever the locale's decimal point.
 bool round_to_range(const std::string&, std::int64_t&) { return false; }
 bool round_to_range(const std::string& cell, double& value) {
     static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
@@ -28,7 +28,7 @@ template <class T> bool parse(std::string_view cell, T& value) {
     return error == std::errc();
 }
 
-// The whole cell, without blanks around it, as a number.
+// Reads the whole cell, without blanks around it, as a number.
 bool parse(std::string_view cell, Number& number) {
     while (!cell.empty() && (cell.front() == ' ' || cell.front() == '\t')) cell.remove_prefix(1);
     while (!cell.empty() && (cell.back() == ' ' || cell.back() == '\t')) cell.remove_suffix(1);
@@ -46,15 +46,15 @@ constexpr double power_of_ten[exact_powers] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5
 constexpr std::uint64_t whole_power_of_ten[] = {1,      10,      100,      1000,     10000,
                                                 100000, 1000000, 10000000, 100000000};
 
-// Appends the digits at `at` to a number, and returns their end. Takes eight bytes at a time, so that lengths
-// that differ from cell to cell cost no mispredicted branches.
+// Appends the digits at `at` to a number, and returns their end. Reads eight bytes at a time, so that varying
+// lengths cost no mispredicted branches.
 [[gnu::always_inline]] inline const char* scan_digits(const char* at, const char* end,
                                                       std::uint64_t& number) {
     if constexpr (std::endian::native == std::endian::little) {
         while (end - at >= 8) {
             std::uint64_t x = 0;
             std::memcpy(&x, at, sizeof x);
-            x ^= 0x3030303030303030;  // each digit becomes its value, all else more than 9
+            x ^= 0x3030303030303030;  // each digit becomes its value, other bytes more than 9
             const std::uint64_t others = (x | (x + 0x7676767676767676)) & 0x8080808080808080;
             const int digits = others == 0 ? 8 : std::countr_zero(others) / 8;
             if (digits == 0) return at;
@@ -75,7 +75,7 @@ constexpr std::uint64_t whole_power_of_ten[] = {1,      10,      100,      1000,
 }  // namespace
 
 const char* scan_number(const char* at, const char* end, Number& number) {
-    // No branch depends on a sign, which no processor predicts.
+    // Branch-free sign: no processor predicts it.
     const bool negative = at < end && *at == '-', positive = at < end && *at == '+';
     at += int(negative) | int(positive);
     std::uint64_t digits = 0;

@@ -13,15 +13,15 @@ namespace mezzo::data {
 struct Number {
     double real = 0;
     std::int64_t integer = 0;  // if it is whole
-    bool whole = false;        // without a point and an exponent
+    bool whole = false;        // without a point or an exponent
 };
 
-// Reads the decimal number, such as "-12.5e3", that a text begins with, and returns its end. Returns null for what
-// this fast path leaves to std::from_chars: no number, or one of too many digits to be rounded once.
+// Reads the decimal number at the beginning of a text, such as "-12.5e3", and returns its end. Returns null
+// in cases for std::from_chars: no number, or too many digits for a single rounding.
 const char* scan_number(const char* begin, const char* end, Number& number);
 
-// Column whose kind follows from its cells: integer if every cell is one; real if every cell is a number or
-// empty, and one is not an integer; else text.
+// Column whose kind follows from its cells: integer if every cell is an integer; real if every cell is a
+// number or empty, and at least one is not an integer; otherwise text.
 class GrowingColumn {
 public:
     GrowingColumn(std::string name, bool text)
@@ -30,8 +30,8 @@ public:
     bool takes_numbers() const { return kind_ != ColumnKind::text; }
     void reserve(std::size_t rows);
     void add(std::string_view cell);
-    void add(const Number& number);  // if it takes numbers
-    // False if the column is one of texts, and cells that were stored as numbers have to be read again.
+    void add(const Number& number);  // if takes_numbers()
+    // Returns false if the column is text, and cells that were stored as numbers must be read again.
     bool complete() const { return complete_; }
     Column finish();
 
@@ -45,7 +45,8 @@ private:
     std::vector<std::int64_t> integers_ = {};
     std::vector<double> reals_ = {};
     std::vector<std::string> texts_ = {};
-    std::vector<std::size_t> negative_zeros_ = {};  // rows of integers: as a real number, "-0" has a sign
+    // rows of integers that were "-0", which keeps its sign as a real number
+    std::vector<std::size_t> negative_zeros_ = {};
 };
 
 }  // namespace mezzo::data

@@ -1,4 +1,4 @@
-// Makes padded tensors of encodings.
+// Pads encodings to tensors.
 #include <algorithm>
 #include <limits>
 

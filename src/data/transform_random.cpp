@@ -8,8 +8,8 @@
 
 namespace mezzo::data {
 
-// The first block, of (seed, sample, epoch), is the key of a generator of the sample's own. Bit 63 keeps it
-// apart from the blocks that decide the loader's order.
+// The first Philox block, of (seed, sample, epoch), is the key of the sample's own generator. Bit 63
+// separates it from the blocks of the loader's order.
 TransformRandom::TransformRandom(std::uint64_t seed, std::int64_t epoch, std::int64_t sample,
                                  std::uint64_t stream) {
     const std::uint64_t high = (std::uint64_t(epoch) ^ stream << 48) | std::uint64_t(1) << 63;
@@ -35,8 +35,9 @@ std::int64_t TransformRandom::integer(std::int64_t low, std::int64_t high) {
     return std::int64_t(std::uint64_t(low) + next() % count);  // bias below count / 2^64
 }
 
-// The logarithm of a number of the distribution Gamma(shape, 1), by Marsaglia and Tsang (2000). A shape below 1
-// is reduced to shape + 1; the logarithm keeps what would be 0 for a small one.
+// Returns the logarithm of a number with the distribution Gamma(shape, 1), by Marsaglia and Tsang (2000). A
+// shape below 1 is reduced to shape + 1; the logarithm represents values that would underflow to 0 for a
+// small shape.
 double TransformRandom::log_gamma_variate(double shape) {
     const double boost = shape < 1 ? std::log(1 - uniform()) / shape : 0;
     const double d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3, c = 1 / std::sqrt(9 * d);
@@ -54,7 +55,7 @@ double TransformRandom::beta(double alpha) {
           "; it must be positive");
     const double a = log_gamma_variate(alpha), b = log_gamma_variate(alpha);
     if (std::isnan(b - a))
-        return chance(0.5) ? 1 : 0;  // both infinite: an alpha so small that nothing is between
+        return chance(0.5) ? 1 : 0;  // both infinite: alpha is so small that nothing is between
     return 1 / (1 + std::exp(b - a));
 }
 

@@ -7,8 +7,9 @@ namespace mezzo::data {
 
 namespace {
 
-constexpr std::size_t block = 256;          // base ^ byte stays in the block of base
-constexpr std::size_t window = 16 * block;  // of last cells, where nodes with several children look for room
+constexpr std::size_t block = 256;  // base ^ byte stays in the block of base
+// number of last cells in which nodes with several children search for room
+constexpr std::size_t window = 16 * block;
 
 // Keys order[first … last) share their first `depth` bytes, which lead to `node`.
 struct Range {
@@ -28,7 +29,7 @@ Trie::Trie(std::span<const std::string> keys) : cells_(block) {
     std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
         return keys[std::size_t(a)] < keys[std::size_t(b)];
     });
-    // Breadth first: the nodes near the root, which every word visits, stay close together.
+    // Breadth first, so that the nodes near the root, which every word visits, are close together.
     std::vector<Range> queue{{root, 0, keys.size(), 0}};
     std::array<unsigned char, block> labels;
     for (std::size_t done = 0; done < queue.size(); ++done) {

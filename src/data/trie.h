@@ -17,22 +17,22 @@ public:
     static constexpr std::int32_t none = -1;
 
     Trie() = default;
-    // Maps keys[i] to i; of equal keys the last one counts. The caller makes sure that the keys together have
-    // less than 2^30 bytes.
+    // Maps keys[i] to i; of equal keys the last one counts. Precondition: the keys together have less than
+    // 2^30 bytes.
     explicit Trie(std::span<const std::string> keys);
 
-    // The node that one more byte leads to, or none.
+    // Returns the child by one more byte, or none.
     Node step(Node node, unsigned char byte) const {
         const Node next = cells_[std::size_t(node)].base ^ byte;
         return cells_[std::size_t(next)].parent == node ? next : none;
     }
-    // The number of the key that ends here, or none.
+    // Returns the number of the key that ends here, or none.
     std::int32_t value(Node node) const { return cells_[std::size_t(node)].value; }
-    // The node that a whole string leads to, or none.
+    // Returns the node of a whole string, or none.
     Node find(std::string_view bytes) const;
 
 private:
-    // The child by a byte is in cell base ^ byte if that cell names this one as its parent.
+    // The child by a byte is in cell base ^ byte, if that cell's parent is this cell.
     struct Cell {
         std::int32_t base = 0, parent = none, value = none;
         bool used = false;

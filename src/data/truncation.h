@@ -1,4 +1,4 @@
-// How two texts share the room that there is for tokens.
+// Divides a limit on tokens between two texts.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,9 @@
 
 namespace mezzo::data {
 
-// How many tokens are kept of texts of `first` and `second` tokens. The longer one is cut; once both are cut
-// they get half the room each, and the longer one (the second if they are equally long) an odd place.
+// Returns how many tokens remain of texts of `first` and `second` tokens. The longer text is truncated; if
+// both must be, each gets half of the room, and the longer one (the second if they are equally long) an odd
+// token.
 inline std::pair<std::size_t, std::size_t> longest_first(std::size_t first, std::size_t second,
                                                          std::size_t room) {
     const bool swap = first > second;

@@ -1,4 +1,4 @@
-// The properties of characters that the tokenizer needs.
+// Unicode properties of characters that the tokenizer needs.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct Decoded {
     char32_t character;
     std::size_t bytes;
 };
-// The first character of a text that is not empty; replacement_character and 1 byte if the text does not
-// begin with valid UTF-8.
+// Decodes the first character of a text that is not empty; replacement_character and 1 byte if the text does
+// not begin with valid UTF-8.
 Decoded decode_utf8(std::string_view text);
 void append_utf8(std::string& text, char32_t character);
 bool is_valid_utf8(std::string_view text);
@@ -29,11 +29,11 @@ bool is_punctuation(char32_t character);
 bool is_nonspacing_mark(char32_t character);  // category Mn
 
 int combining_class(char32_t character);
-// The canonical decomposition of one character; at most max_decomposition characters, usually 1. Returns how
-// many.
+// Writes the canonical decomposition of a character and returns its length: at most max_decomposition
+// characters, usually 1.
 inline constexpr int max_decomposition = 8;
 int decompose(char32_t character, char32_t* to);
-// The simple lower-case mapping, from one character to one.
+// Simple lower-case mapping, from one character to one.
 char32_t to_lower(char32_t character);
 
 }  // namespace mezzo::data

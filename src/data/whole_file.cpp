@@ -34,7 +34,7 @@ std::vector<unsigned char> whole_file(const char* op, const std::string& path) {
         if (got < 0 && errno == EINTR) continue;
         check(got >= 0, ErrorKind::io, op, ": cannot read ", path, ": ",
               std::generic_category().message(errno));
-        if (got == 0) break;  // it has become shorter
+        if (got == 0) break;  // the file has become shorter
         done += std::size_t(got);
     }
     bytes.resize(done);

@@ -1,4 +1,4 @@
-// Reading a file at once.
+// Reads whole files.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace mezzo::data {
 
-// The bytes of a file. Throws Error(io), in the name of op, for what is no regular file, cannot be read, or
-// has more than 1 GiB.
+// Returns the bytes of a file. Throws Error(io), in the name of `op`, for a file that is not regular, cannot
+// be read, or has more than 1 GiB.
 std::vector<unsigned char> whole_file(const char* op, const std::string& path);
 
-// The lines of a file without their ends, "\n" or "\r\n", and without a byte order mark in front. Throws as
-// whole_file().
+// Returns the lines of a file without their ends, "\n" or "\r\n", and without a byte order mark in front.
+// Throws as whole_file().
 std::vector<std::string> file_lines(const char* op, const std::string& path);
 
 }  // namespace mezzo::data

@@ -1,4 +1,4 @@
-// WordPiece: words to ids by greedy longest match, as in BERT; ids back to text.
+// WordPiece: converts words to ids by greedy longest match, as in BERT, and ids back to text.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,7 +18,7 @@ namespace mezzo::data {
 
 namespace detail {
 
-// A special token: its id (-1: not in the vocabulary) and the text that stands for it.
+// A special token: its id (-1: not in the vocabulary) and its text.
 struct SpecialToken {
     std::int64_t id;
     std::string text;
@@ -37,7 +37,7 @@ struct WordPieceState {
     WordRules rules;
     std::vector<std::string> tokens;
     Trie trie;
-    Trie::Node continuation;  // where "##" leads to; none if no token starts with it
+    Trie::Node continuation;  // node of "##"; none if no token starts with it
     std::array<SpecialToken, roles> special;
     std::string special_starts;  // the first bytes of the special tokens
 };
@@ -88,7 +88,7 @@ namespace {
 
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
-// Makes encodings of texts. Uses its buffers again for the next text.
+// Makes encodings of texts. Reuses its buffers.
 class Encoder {
 public:
     explicit Encoder(const State& state) : state_(state), unicode_(state.rules) {}
@@ -113,7 +113,8 @@ private:
     UnicodeWords unicode_;
 };
 
-// How many tokens of the texts fit beside `special` special ones. Throws Error(value) if not even those do.
+// Returns how many tokens of the texts fit next to `special` special tokens. Throws Error(value) if even
+// those do not fit.
 std::size_t room(const EncodeOptions& options, int special) {
     check(options.max_length >= 0, ErrorKind::value, "encode: max_length is ", options.max_length,
           "; 0 stands for no limit");
@@ -132,7 +133,7 @@ void keep(Encoding& encoding, std::size_t count) {
 
 Encoding Encoder::encode(std::string_view text, const EncodeOptions& options) {
     const std::size_t limit = room(options, 2);
-    const std::size_t guess = std::min(limit, text.size() / 4 + 2) + 2;  // English has 4 to 5 bytes a token
+    const std::size_t guess = std::min(limit, text.size() / 4 + 2) + 2;  // English has 4 to 5 bytes per token
     Encoding result;
     result.ids.reserve(guess);
     result.offsets.reserve(guess);
@@ -181,7 +182,7 @@ void Encoder::append(std::string_view text, std::size_t limit, Encoding& out) {
     keep(out, limit);
 }
 
-// The longest special token that the text starts with, or null.
+// Returns the longest special token that the text starts with, or null.
 const detail::SpecialToken* Encoder::special_at(std::string_view text) const {
     const detail::SpecialToken* best = nullptr;
     for (const detail::SpecialToken& token : state_.special)
@@ -193,7 +194,7 @@ const detail::SpecialToken* Encoder::special_at(std::string_view text) const {
 std::size_t Encoder::find_special(std::string_view text, std::size_t from) const {
     const std::string& starts = state_.special_starts;
     for (;; ++from) {
-        // One byte, usually '[', is found many times faster than one of several.
+        // Searching for one byte, usually '[', is many times faster than searching for one of several.
         from = starts.size() == 1 ? text.find(starts[0], from) : text.find_first_of(starts, from);
         if (from == std::string_view::npos) return text.size();
         if (special_at(text.substr(from))) return from;
@@ -207,7 +208,7 @@ void Encoder::append_word(const Word& word, Encoding& out) const {
     add(state_.special[State::unk].id, {word.begin, word.end}, out);
 }
 
-// Cuts the word into tokens, from the left the longest that fits; returns false where none fits.
+// Splits the word into tokens, from the left the longest that fits; returns false if none fits.
 bool Encoder::match(const Word& word, Encoding& out) const {
     const std::size_t size = word.bytes.size();
     Trie::Node start = Trie::root;

@@ -12,7 +12,7 @@
 
 namespace mezzo::data {
 
-// A word: its bytes, each of which has to be replaced by its entry in `map`, and the place in the text where
+// A word: its bytes, each of which is to be replaced by its entry in `map`, and the bytes of the text that
 // they come from.
 struct Word {
     std::string_view bytes;
@@ -26,7 +26,7 @@ struct Word {
     }
 };
 
-// What the options ask for, as tables.
+// Look-up tables made from the options.
 struct WordRules {
     explicit WordRules(const WordPieceOptions& options);
 
@@ -38,7 +38,7 @@ struct WordRules {
 };
 
 // Splits a part of a text that is not plain ASCII into words, character by character. Of a word that is too
-// long, only its first characters are kept, and how many it has.
+// long it stores only the first characters, and the number of characters.
 class UnicodeWords {
 public:
     explicit UnicodeWords(const WordRules& rules) : rules_(rules) {}
@@ -69,7 +69,7 @@ private:
         Span source;
     };
 
-    // Decomposes (NFD) and drops nonspacing marks. Other marks are kept until all that follow each other can
+    // Decomposes (NFD) and drops nonspacing marks. Other marks are collected until all consecutive ones can
     // be sorted.
     template <class OnWord> void normalize(char32_t character, Span source, const OnWord& on_word) {
         if (!rules_.strip) return lower(character, source, on_word);
@@ -94,7 +94,7 @@ private:
         marks_.clear();
     }
     template <class OnWord> void lower(char32_t character, Span source, const OnWord& on_word) {
-        if (rules_.lower && character == 0x130) {  // the one character whose full mapping has two
+        if (rules_.lower && character == 0x130) {  // the only character whose lower case is two characters
             add('i', source, on_word);
             add(0x307, source, on_word);
         } else {

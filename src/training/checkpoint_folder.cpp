@@ -189,8 +189,7 @@ void CheckpointFolder::rotate() const {
             const std::string name = entry.path().filename().string();
             if (name.starts_with(prefix) && name.ends_with(partial)) remove_abandoned(entry.path());
         }
-    } catch (
-        const std::exception& error) {  // the checkpoint is saved; an old one that stays is no reason to stop
+    } catch (const std::exception& error) {  // the checkpoint is saved; this is no reason to stop
         log_line(std::string("checkpoints: old ones cannot be removed: ") + error.what());
     }
 }

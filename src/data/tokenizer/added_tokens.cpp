@@ -13,14 +13,14 @@ AddedToken read_added_token(Fields& fields) {
     token.lstrip = fields.flag("lstrip", false);
     token.rstrip = fields.flag("rstrip", false);
     token.normalized = fields.flag("normalized", !token.special);
-    (void)fields.find("__type");  // what older versions of transformers write: the name of their class
+    (void)fields.find("__type");  // written by older versions of transformers: the class name
     fields.done();
     return token;
 }
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Model& model, const Normalizers& normalizers,
                          const std::string& where) {
-    tokens_.reserve(tokens.size());  // the keys of by_content_ lie in it
+    tokens_.reserve(tokens.size());  // the keys of by_content_ refer to it
     end_ = model.vocabulary().end();
     for (AddedToken& token : tokens) {
         if (token.content.empty() || by_content_.count(token.content) > 0) continue;
@@ -46,7 +46,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Model& model, con
                 check_growth(text, 0);
             }
         decoded_.push_back(text.bytes());
-        if (text.empty()) continue;  // nothing is left that could be found
+        if (text.empty()) continue;  // nothing is left to search for
         keys[token.normalized].push_back(text.bytes());
         finders_[token.normalized].tokens.push_back(i);
         finders_[token.normalized].starts[static_cast<unsigned char>(text.bytes()[0])] = true;

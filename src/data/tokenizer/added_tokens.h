@@ -1,4 +1,5 @@
-// Tokens that are found in a text before it is cut, beside the model's own: special ones above all.
+// Added tokens, mostly special ones, in addition to the model's own: they are found in a text before it is
+// split.
 #pragma once
 
 #include <array>
@@ -15,22 +16,22 @@ namespace mezzo::data::tokenizer {
 
 struct AddedToken {
     std::string content;
-    std::int64_t id = -1;                 // as its file says; -1: whatever id is free
+    std::int64_t id = -1;                 // as in its file; -1: the next free id
     bool special = false;                 // left out by decode(skip_special)
-    bool single_word = false;             // not beside a letter or digit
-    bool lstrip = false, rstrip = false;  // takes the white space on that side
-    bool normalized = true;               // is looked for in the normalised text, in its normalised form
+    bool single_word = false;             // not next to a letter or digit
+    bool lstrip = false, rstrip = false;  // includes the white space on that side
+    bool normalized = true;               // searched for in the normalised text, in its normalised form
 };
-// An object of "added_tokens" of tokenizer.json, of "added_tokens_decoder" or a special token of
+// Reads an object of "added_tokens" of tokenizer.json, of "added_tokens_decoder", or a special token of
 // tokenizer_config.json.
 AddedToken read_added_token(Fields& fields);
 
 class AddedTokens {
 public:
     AddedTokens() = default;
-    // Tokens that the model has keep its ids. The others have the id that their file says, or the first one
-    // behind all others. Throws Error(value) for a token that the model has under another id than the file
-    // says, and for two tokens of one id.
+    // Tokens of the model keep its ids. Other tokens get the id in their file, or the first id behind all
+    // others. Throws Error(value) if a token's id in the model differs from that in its file, and for two
+    // tokens with one id.
     AddedTokens(std::vector<AddedToken> tokens, const Model& model, const Normalizers& normalizers,
                 const std::string& where);
 
@@ -39,9 +40,9 @@ public:
     [[nodiscard]] const std::string* decoded(std::int64_t id) const;  // the text that decoders get
     [[nodiscard]] std::int64_t end() const { return end_; }           // one above the largest id
 
-    // Calls visit(Range, const AddedToken*) for the parts of a text in order: null for what is no added token.
-    // Which ones are looked for: those that are normalised, or the others. The longest one that begins first
-    // is taken.
+    // Calls visit(Range, const AddedToken*) for the parts of a text in order, with null for text that is not
+    // an added token. Searches either for the normalised tokens or for the others. Of tokens that begin
+    // first, the longest is taken.
     template <class Visit> void split(std::string_view text, bool normalized, const Visit& visit) const {
         const Finder& finder = finders_[normalized];
         std::size_t done = 0;
@@ -58,14 +59,14 @@ private:
         const AddedToken* token = nullptr;
     };
     struct Finder {
-        // The first match at or behind `done`.
+        // Finds the first match at or behind `done`.
         bool find(const AddedTokens& all, std::string_view text, std::size_t done, Match& match) const;
-        // The longest token at a place, and its end; null if there is none.
+        // Returns the longest token that begins at offset `at`, and its end; null if there is none.
         const AddedToken* longest(const AddedTokens& all, std::string_view text, std::size_t at,
                                   std::size_t& end) const;
         Trie trie;
         std::vector<std::size_t> tokens;  // of the trie's values
-        std::array<bool, 256> starts{};   // the bytes that tokens begin with
+        std::array<bool, 256> starts{};   // first bytes of the tokens
     };
 
     std::vector<AddedToken> tokens_;

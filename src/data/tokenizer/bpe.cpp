@@ -1,5 +1,5 @@
-// Byte-pair encoding: of all pairs of neighbours that can be merged, the one whose merge was learnt first is
-// merged first, and of equal ones the leftmost. A heap of pairs and a list of symbols make it n log n.
+// Byte-pair encoding: of all neighbouring pairs that can be merged, merges the one whose merge was learnt
+// first, and of equal pairs the leftmost. A heap of pairs and a list of symbols make it O(n log n).
 #include <algorithm>
 
 #include "data/tokenizer/characters.h"
@@ -101,7 +101,7 @@ void Bpe::cut(std::string_view piece, Scratch& scratch, std::vector<Token>& out)
     }
 }
 
-// A symbol a character.
+// Makes one symbol per character.
 void Bpe::find_symbols(std::string_view piece, Scratch& scratch) const {
     std::vector<Symbol>& symbols = scratch.symbols;
     symbols.clear();
@@ -128,8 +128,8 @@ void Bpe::find_symbols(std::string_view piece, Scratch& scratch) const {
     }
 }
 
-// For a character that is no token: those of its bytes if the vocabulary has all of them, else the unknown
-// one. Returns whether it is the latter.
+// Adds the tokens of a character's bytes if the vocabulary has all of them, otherwise the unknown token.
+// Returns whether it was the unknown token.
 bool Bpe::add_unknown(std::string_view character, Symbol symbol, bool in_run,
                       std::vector<Symbol>& symbols) const {
     const auto token = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)]; };

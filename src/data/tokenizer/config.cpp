@@ -1,4 +1,4 @@
-// tokenizer_config.json, which transformers writes beside tokenizer.json.
+// Reads tokenizer_config.json, which transformers writes together with tokenizer.json.
 #include <algorithm>
 
 #include "data/tokenizer/parts.h"
@@ -7,7 +7,7 @@ namespace mezzo::data::tokenizer {
 
 namespace {
 
-// A token is written as a string or as an object with flags.
+// Reads a token, which is a string or an object with flags.
 AddedToken read_token(const JsonValue& value, const std::string& where) {
     AddedToken token;
     if (value.kind == JsonKind::object) {
@@ -37,7 +37,7 @@ void read_roles(Fields& fields, Config& config) {
             config.tokens.back().special = true;
         };
         for (const JsonValue& item : value->items) add(item);
-        for (const io::JsonMember& member : value->members) add(member.value);  // by names of their own
+        for (const io::JsonMember& member : value->members) add(member.value);  // with names of their own
     }
 }
 
@@ -65,7 +65,7 @@ bool is_left(Fields& fields, const char* key) {
     return side == "left";
 }
 
-// Some models write 10^30 for "none".
+// Some models write 10^30 for no limit.
 std::int64_t read_limit(Fields& fields) {
     const JsonValue* const value = fields.find("model_max_length");
     if (!value) return 0;

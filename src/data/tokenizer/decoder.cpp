@@ -21,8 +21,8 @@ void replace_all(std::string& text, std::string_view old, std::string_view conte
     text = result.append(text, at);
 }
 
-// How many bytes at the front could begin a valid sequence, 1 at least: the maximal subpart of an ill-formed one
-// (Unicode Standard, section 3.9, table 3-7).
+// Returns how many bytes at the front could begin a valid sequence, at least 1: the maximal subpart of an
+// ill-formed sequence (Unicode Standard, section 3.9, table 3-7).
 std::size_t subpart(std::string_view bytes) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
     const unsigned char first = byte(0);
@@ -41,7 +41,7 @@ std::size_t subpart(std::string_view bytes) {
     return length;
 }
 
-// The bytes with U+FFFD in place of each maximal subpart that is no valid UTF-8.
+// Returns the bytes with each maximal subpart that is not valid UTF-8 replaced by U+FFFD.
 std::string valid_utf8(std::string_view bytes) {
     std::string result;
     for (std::size_t at = 0; at < bytes.size();) {
@@ -54,7 +54,7 @@ std::string valid_utf8(std::string_view bytes) {
     return result;
 }
 
-// Tokens such as <0xE2> as bytes: a run of them is a text, or U+FFFD for each if it is no valid UTF-8.
+// Converts runs of tokens such as <0xE2> to text, or to one U+FFFD per byte if the run is not valid UTF-8.
 void byte_fallback(Texts& texts) {
     Texts result;
     std::string bytes;
@@ -147,7 +147,7 @@ Decoder read_one(Fields& fields) {
     const std::string type = fields.text("type");
     if (type == "ByteLevel") {
         for (const char* const key : {"add_prefix_space", "trim_offsets", "use_regex"})
-            (void)fields.flag(key, true);  // say something to others only
+            (void)fields.flag(key, true);  // only used by other components
         return byte_level_decoder();
     }
     if (type == "WordPiece")

@@ -1,4 +1,4 @@
-// Decoders: they turn the texts of tokens back into a text.
+// Decoders: they convert the texts of tokens back to a text.
 #pragma once
 
 #include <functional>
@@ -9,19 +9,19 @@
 
 namespace mezzo::data::tokenizer {
 
-// Each step rewrites the list of texts; in the end they are joined.
+// A step that rewrites the list of texts. After the last step the texts are joined.
 using Decoder = std::function<void(std::vector<std::string>&)>;
 
-// The field "decoder" of tokenizer.json as steps that run one after the other; throws Error(value).
+// Reads the field "decoder" of tokenizer.json as steps that run one after the other; throws Error(value).
 std::vector<Decoder> read_decoders(const Fields& component);
 
 Decoder byte_level_decoder();
-// Tokens with blanks between them, but for those that begin with the prefix. clean_up closes gaps as clean()
-// does.
+// Puts blanks between tokens, except before tokens that begin with the prefix. clean_up closes gaps as
+// clean() does.
 Decoder word_piece_decoder(std::string prefix, bool clean_up);
 
-// Closes the gaps that English text has around signs and short forms when tokens are joined by blanks, by the
-// list of clean_up_tokenization() of transformers.
+// Closes the gaps around punctuation and short forms in English text whose tokens were joined by blanks, by
+// the list of clean_up_tokenization() of transformers.
 std::string clean(std::string text);
 
 }  // namespace mezzo::data::tokenizer

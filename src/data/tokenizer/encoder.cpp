@@ -14,7 +14,8 @@ void add(Encoding& out, std::int64_t id, Place place) {
     out.offsets.push_back({place.begin, place.end});
 }
 
-// Bytes of a text that a token's leading white space stands for: a blank is one character of byte-level tokens.
+// Returns how many bytes of the text a token's leading white space represents: a blank is one character of
+// byte-level tokens.
 std::int64_t leading_space(std::string_view token) {
     std::int64_t bytes = 0;
     while (!token.empty()) {
@@ -165,13 +166,14 @@ void Encoder::trim_offsets(Encoding& encoding, std::string_view text) const {
     for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
         const AddedToken* const added_token = parts_.added.token(encoding.ids[i]);
         Span& offset = encoding.offsets[i];
-        // An added token takes white space around it (lstrip, rstrip): its text says how much.
+        // An added token includes white space around it (lstrip, rstrip); how much is in its text.
         if (added_token)
             found = Text(text.substr(std::size_t(offset.begin), std::size_t(offset.end - offset.begin)));
         const std::string& token =
             added_token ? found.bytes() : *parts_.model->vocabulary().token(encoding.ids[i]);
         const std::int64_t leading = leading_space(token), trailing = trailing_space(token);
-        // One blank at the begin of a text is add_prefix_space's: it has no place of its own to be cut off.
+        // A single blank at the beginning of a text comes from add_prefix_space: there are no bytes to trim
+        // for it.
         if (parts_.post_processor.add_prefix_space && leading == 1 && (i == 0 || offset.begin == 0)) {
             if (std::size_t(trailing) < token.size())
                 offset.end = std::max(offset.end - trailing, offset.begin);

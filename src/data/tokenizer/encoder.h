@@ -1,4 +1,4 @@
-// Texts to tokens: the way through all parts of a tokenizer.
+// Encodes texts as tokens, through all parts of a tokenizer.
 #pragma once
 
 #include <string_view>
@@ -8,12 +8,12 @@
 
 namespace mezzo::data::tokenizer {
 
-// How many tokens of the texts fit beside the special ones; no_limit if there is none. Throws Error(value) for
-// options that cannot be.
+// Returns how many tokens of the texts fit next to the special tokens; no_limit if there is no limit. Throws
+// Error(value) for invalid options.
 inline constexpr std::size_t no_limit = std::size_t(-1);
 std::size_t room(const Parts& parts, const TokenizeOptions& options, bool pair);
 
-// Uses its buffers again for the next text; each thread has its own.
+// Encodes texts one after the other. Reuses its buffers; each thread has its own encoder.
 class Encoder {
 public:
     explicit Encoder(const Parts& parts) : parts_(parts) {}
@@ -22,9 +22,10 @@ public:
     Encoding encode_pair(std::string_view first, std::string_view second, const TokenizeOptions& options);
 
 private:
-    // The tokens of one text, without special ones. It may stop once it has `enough`.
+    // Returns the tokens of one text, without special ones. May stop after `enough` tokens.
     Encoding tokenize(std::string_view text, std::size_t enough);
-    // A part of a text between added tokens: before it is normalised, and after.
+    // Both add a part of a text between added tokens: add_section() before it is normalised, add_words()
+    // after.
     void add_section(Text section, std::size_t enough, Encoding& out);
     void add_words(Text text, std::size_t enough, Encoding& out);
     void shorten(Encoding& first, Encoding& second, std::size_t room) const;

@@ -1,4 +1,4 @@
-// Which files of a folder make a tokenizer.
+// Finds and reads the files of a tokenizer in a folder.
 #include <filesystem>
 
 #include "data/tokenizer/parts.h"
@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* op = "tokenizer";
 constexpr std::uint64_t max_bytes = 1 << 26;
-// More than the tokens and merges of any vocabulary below 2^20 tokens.
+// Limit above the number of tokens and merges of any vocabulary below 2^20 tokens.
 constexpr int max_values = 1 << 22;
 
 JsonValue parse(std::string_view text, const std::string& where) {
@@ -20,7 +20,7 @@ JsonValue parse(std::string_view text, const std::string& where) {
 }
 
 bool is_there(const fs::path& path) {
-    std::error_code ignored;  // whatever is there and cannot be read is told when it is opened
+    std::error_code ignored;  // a file that cannot be read is an error when it is opened
     return fs::exists(path, ignored);
 }
 

@@ -1,5 +1,5 @@
-// The regular expressions of widely used tokenizers, matched by code: they have to be there in every build,
-// and take most of the time of byte-level tokenizers.
+// The regular expressions of widely used tokenizers, matched by code: they must work in every build, and take
+// most of the time of byte-level tokenizers.
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -11,7 +11,7 @@ namespace mezzo::data::tokenizer {
 
 namespace {
 
-// Where the match that begins at `at` ends, or `at` if none does.
+// Returns the end of the match that begins at `at`, or `at` if there is none.
 using MatchAt = std::size_t (*)(std::string_view text, std::size_t at);
 
 class Known : public Pattern {
@@ -34,10 +34,10 @@ private:
         return match_at_(text, at);
     }
     MatchAt match_at_;
-    std::vector<std::string> first_;  // alternatives that are tried before
+    std::vector<std::string> first_;  // alternatives that are tried first
 };
 
-// The end of the characters from `at` on that belong to a class, of at most `most` of them.
+// Returns the end of the characters from `at` on that belong to a class, at most `most` of them.
 template <class Belongs> std::size_t run(std::string_view text, std::size_t at, const Belongs& belongs,
                                          std::size_t most = std::size_t(-1)) {
     for (; at < text.size() && most > 0; --most) {
@@ -62,7 +62,7 @@ std::size_t contraction(std::string_view text, std::size_t at) {
     return at;
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d). Without regard to case s is also U+017F, the long s.
+// (?i:'s|'t|'re|'ve|'m|'ll|'d). Case-insensitively, s is also U+017F, the long s.
 std::size_t contraction_any_case(std::string_view text, std::size_t at) {
     if (text[at] != '\'') return at;
     constexpr std::string_view long_s = "\u017f";
@@ -73,7 +73,7 @@ std::size_t contraction_any_case(std::string_view text, std::size_t at) {
     return at + contraction(word, 0);
 }
 
-// \s+(?!\S)|\s+: the white space, but for its last character where something follows.
+// \s+(?!\S)|\s+: the white space, except its last character if more text follows.
 std::size_t white_space(std::string_view text, std::size_t at) {
     const std::size_t end = run(text, at, Kind::space);
     if (end == text.size() || end == at) return end;
@@ -147,7 +147,8 @@ constexpr struct {
     {" {2,}", several_blanks},
 };
 
-// Removes the first alternative of an expression, with the '|' behind it, and returns it if it is a text.
+// Removes the first alternative of an expression, with the '|' behind it, and returns it if it is literal
+// text.
 std::optional<std::string> take_literal(std::string_view& expression) {
     std::string literal;
     for (std::size_t i = 0; i < expression.size(); ++i) {

@@ -19,7 +19,7 @@ using tokenizer::Text;
 
 std::string joined(const std::string& first, const std::string& second) { return first + second; }
 
-// How often each word of GPT-2's expression occurs.
+// Counts the words of GPT-2's expression.
 std::map<std::string, std::int64_t> count_words(const std::vector<std::string>& texts) {
     const std::unique_ptr<tokenizer::Pattern> words = tokenizer::gpt2_words();
     std::map<std::string, std::int64_t> counts;
@@ -33,7 +33,7 @@ std::map<std::string, std::int64_t> count_words(const std::vector<std::string>& 
     return counts;
 }
 
-// The characters of all bytes; the vocabulary has them by their code points.
+// Returns the characters of all bytes; the vocabulary has them in the order of their code points.
 std::map<char32_t, unsigned char> alphabet() {
     std::map<char32_t, unsigned char> characters;
     for (int byte = 0; byte < 256; ++byte)
@@ -56,7 +56,7 @@ std::string quoted(const std::string& text) {
 
 class Learner {
 public:
-    // Pieces are numbered as tokens are: special tokens come first.
+    // Pieces are numbered like tokens: special tokens come first.
     explicit Learner(const std::vector<std::string>& special_tokens) : special_(special_tokens) {
         for (const std::string& token : special_) merger_.piece(token);
         for (const auto& [character, byte] : alphabet()) bytes_[byte] = merger_.piece(utf8(character));
@@ -76,7 +76,7 @@ public:
         }
     }
 
-    // Fields and their order as the Python package `tokenizers` writes them.
+    // Writes fields in the order of the Python package `tokenizers`.
     [[nodiscard]] std::string json() const {
         const std::string byte_level =
             R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";

@@ -1,4 +1,4 @@
-// Models: they turn a piece of a text into tokens.
+// Models: they convert a piece of a text to tokens.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,19 @@
 
 namespace mezzo::data::tokenizer {
 
-// Bytes [begin, end) of the piece.
+// A token, and its bytes [begin, end) in the piece.
 struct Token {
     std::int32_t id;
     std::uint32_t begin, end;
 };
 
-// The tokens of the words that came last. Each slot keeps one of the words that share it, so that its memory
-// is bounded whatever comes.
+// Cache of the tokens of recent words. Each slot holds one of the words that hash to it, so that its memory
+// is bounded.
 class WordCache {
 public:
-    // Null if the word is not there.
+    // Returns null if the word is not in the cache.
     const std::vector<Token>* find(std::string_view word);
-    // For the word that find() was asked for last.
+    // Stores the tokens of the word of the last find().
     void keep(std::string_view word, const Token* begin, const Token* end);
 
 private:
@@ -36,22 +36,22 @@ private:
     Slot* slot_ = nullptr;
 };
 
-// Memory that a model uses again for the next piece; each thread has its own.
+// Memory that a model reuses for the next piece; each thread has its own.
 struct Scratch {
     // A node of the list of symbols that BPE merges.
     struct Symbol {
         std::int32_t id, previous, next;
         std::uint32_t begin, end;
     };
-    // A merge that BPE may do, of the symbol at `position` and the next one.
+    // A possible merge in BPE, of the symbol at `position` and the next one.
     struct Merge {
         std::uint32_t rank;
         std::int32_t position, id;
     };
-    // The best way to cut the bytes up to here, for Unigram.
+    // The best way to split the bytes up to here, for Unigram.
     struct Cut {
         double score;
-        std::int64_t begin;  // of its last token; -1: no way yet
+        std::int64_t begin;  // of its last token; -1: not reached yet
         std::int32_t id;
     };
     WordCache cache;
@@ -69,10 +69,12 @@ public:
     Model(const Model&) = delete;
     Model& operator=(const Model&) = delete;
 
-    // Appends the tokens of a piece, which is not empty. Throws Error(value) for one of 2^31 bytes or more.
+    // Appends the tokens of a piece, which is not empty. Throws Error(value) for a piece of 2^31 bytes or
+    // more.
     void tokenize(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
     [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
-    // Whether spaces before punctuation belong to the text, as clean_up_tokenization_spaces asks.
+    // Whether spaces before punctuation belong to the text, so that clean_up_tokenization_spaces must not
+    // remove them.
     [[nodiscard]] virtual bool is_bpe() const { return false; }
     [[nodiscard]] virtual std::int32_t unknown_id() const = 0;  // -1: there is none
 
@@ -83,11 +85,11 @@ private:
     Vocabulary vocabulary_;
 };
 
-// The field "model" of tokenizer.json; throws Error(value).
+// Reads the field "model" of tokenizer.json; throws Error(value).
 std::unique_ptr<Model> read_model(Fields model);
 
 struct BpeOptions {
-    std::string unknown;  // the token of what is not in the vocabulary; empty: such characters vanish
+    std::string unknown;  // token for unknown characters; empty: they are dropped
     std::string continuing_prefix, end_suffix;
     bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;
 };
@@ -111,9 +113,10 @@ std::unique_ptr<Model> read_word_piece(Fields& fields);
 // Whole pieces only.
 std::unique_ptr<Model> read_word_level(Fields& fields);
 
-// The id of <0x00> to <0xFF>, by which models write bytes; -1 for those that the vocabulary lacks.
+// Returns the ids of <0x00> to <0xFF>, the tokens for single bytes; -1 for those that are not in the
+// vocabulary.
 std::vector<std::int32_t> byte_tokens(const Vocabulary& vocabulary);
-// The id of a token that must be in the vocabulary.
+// Returns the id of a token that must be in the vocabulary.
 std::int32_t need_token(const Vocabulary& vocabulary, const std::string& token, const char* field,
                         const std::string& where);
 

@@ -22,7 +22,7 @@ void add(Normalizers& steps, std::function<void(Text&)> run) {
     steps.push_back(std::make_unique<Step>(std::move(run)));
 }
 
-// Replaces the text by what visit(character, place, out) appends for each character.
+// Replaces the text by the output of visit(character, source, out) for each character.
 template <class Visit> void rewrite(Text& text, const Visit& visit) {
     Text result;
     result.reserve(text.size());
@@ -32,7 +32,7 @@ template <class Visit> void rewrite(Text& text, const Visit& visit) {
 
 void lower_case(Text& text) {
     rewrite(text, [](char32_t c, Place place, Text& out) {
-        if (c == 0x130) {  // the one character whose lower case has two
+        if (c == 0x130) {  // the only character whose lower case is two characters
             out.append(U'i', place);
             out.append(char32_t(0x307), place);
         } else {
@@ -144,7 +144,7 @@ void read_bert(Fields& fields, const BertOverrides& overrides, Normalizers& step
 }
 
 void read_replace(Fields& fields, Normalizers& steps) {
-    // Copyable, as std::function asks for.
+    // Shared, because std::function must be copyable.
     const std::shared_ptr<const Pattern> pattern = read_pattern(fields, "pattern");
     add(steps, [pattern, content = fields.text("content")](Text& text) { replace(text, *pattern, content); });
 }

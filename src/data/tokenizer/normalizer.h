@@ -1,4 +1,4 @@
-// Normalizers: they rewrite a text before it is cut.
+// Normalizers: they rewrite a text before it is split.
 #pragma once
 
 #include <memory>
@@ -19,21 +19,21 @@ public:
 };
 using Normalizers = std::vector<std::unique_ptr<Normalizer>>;
 
-// What tokenizer_config.json says in place of the fields of a BertNormalizer.
+// Values of tokenizer_config.json that override fields of a BertNormalizer.
 struct BertOverrides {
     const JsonValue* lowercase = nullptr;
     const JsonValue* strip_accents = nullptr;  // null counts: it means "as lowercase"
     const JsonValue* handle_chinese_chars = nullptr;
 };
 
-// The field "normalizer" of tokenizer.json as steps that run one after the other; throws Error(value).
+// Reads the field "normalizer" of tokenizer.json as steps that run one after the other; throws Error(value).
 Normalizers read_normalizers(const Fields& component, const BertOverrides& overrides);
 
-// The field "precompiled_charsmap" of SentencePiece's normalizers (precompiled.cpp): a table of replacements
-// in base64. Throws Error(value) for one that is damaged.
+// Reads the field "precompiled_charsmap" of SentencePiece's normalizers (precompiled.cpp): a table of
+// replacements in base64. Throws Error(value) if it is damaged.
 std::unique_ptr<Normalizer> read_precompiled(Fields& fields);
 
-// The normalization forms of Unicode (unicode_forms.cpp; UAX #15).
+// Normalization forms of Unicode (unicode_forms.cpp; UAX #15).
 enum class Form : unsigned char { nfc, nfd, nfkc, nfkd };
 void normalize(Text& text, Form form);
 

@@ -1,5 +1,6 @@
-// The files from before tokenizer.json: vocab.json with merges.txt of GPT-2 and RoBERTa, vocab.txt of BERT.
-// What they leave open is what the tokenizer class of their configuration does in transformers.
+// Reads the file formats before tokenizer.json: vocab.json with merges.txt of GPT-2 and RoBERTa, vocab.txt of
+// BERT. Settings that are not in these files are those of the configuration's tokenizer class in
+// transformers.
 #include <algorithm>
 
 #include "data/tokenizer/parts.h"
@@ -8,7 +9,7 @@ namespace mezzo::data::tokenizer {
 
 namespace {
 
-// Lines without their ends, \n or \r\n; the last one may lack it.
+// Calls on_line for each line without its end, \n or \r\n; the last line may lack it.
 template <class OnLine> void each_line(std::string_view text, const OnLine& on_line) {
     while (!text.empty()) {
         const std::size_t end = std::min(text.find('\n'), text.size());
@@ -34,7 +35,7 @@ MergePairs read_merges(std::string_view text, const std::string& where) {
     return merges;
 }
 
-// Gives roles that the configuration does not name the tokens that the class has by default.
+// Gives the class's default tokens to roles that the configuration does not set.
 void default_roles(Config& config, std::initializer_list<std::pair<Role, const char*>> defaults) {
     for (const auto& [role, content] : defaults) {
         if (!config.role_tokens[role].empty()) continue;
@@ -43,7 +44,7 @@ void default_roles(Config& config, std::initializer_list<std::pair<Role, const c
     }
 }
 
-// An object of tokenizer.json as a tree, for the readers of its parts.
+// Parses an object of tokenizer.json, for the readers of its parts.
 JsonValue json(const char* text) { return io::parse_json_tree(text, "tokenizer"); }
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {

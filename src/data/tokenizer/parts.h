@@ -1,4 +1,4 @@
-// All parts of a tokenizer, as its files describe them.
+// All parts of a tokenizer, as its files describe them, and functions that read them.
 #pragma once
 
 #include <array>
@@ -21,24 +21,24 @@ struct Truncation {
     enum class Strategy : unsigned char { longest_first, only_first, only_second };
     std::int64_t max_length = 0;  // 0: no limit
     Strategy strategy = Strategy::longest_first;
-    bool left = false;  // cuts off the begin of a text
+    bool left = false;  // truncates at the beginning of a text
 };
 
 enum Role { bos, eos, unk, sep, pad, cls, mask, roles };
 inline constexpr const char* role_names[roles] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                   "pad_token", "cls_token", "mask_token"};
 
-// tokenizer_config.json and special_tokens_map.json.
+// Contents of tokenizer_config.json and special_tokens_map.json.
 struct Config {
     std::string tokenizer_class;
-    std::array<std::string, roles> role_tokens;  // empty: not named
+    std::array<std::string, roles> role_tokens;  // empty: not in the file
     std::vector<AddedToken> tokens;              // all tokens that it describes
     std::int64_t model_max_length = 0;
     bool add_bos = false, add_eos = false, clean_up = false, pad_left = false, truncate_left = false,
          add_prefix_space = false;
     BertOverrides bert;  // point into the JSON that the configuration was read from
 };
-// Fields that concern other programs, such as chat_template, are left alone.
+// Reads a configuration. Fields for other programs, such as chat_template, are ignored.
 Config read_config(const JsonValue& config, const JsonValue& special_tokens_map, const std::string& where);
 
 struct Parts {
@@ -50,27 +50,27 @@ struct Parts {
     std::vector<Decoder> decoders;  // none: tokens are joined by blanks
     Truncation truncation;
     PadOptions padding;
-    std::array<std::int64_t, roles> role_ids{};  // -1: not named
+    std::array<std::int64_t, roles> role_ids{};  // -1: not set
     std::int64_t model_max_length = 0;
     bool clean_up = false;
 };
 
-// tokenizer.json. Error texts begin with `where`.
+// Reads tokenizer.json. Error messages begin with `where`.
 Parts read_tokenizer_json(const JsonValue& tokenizer, const Config& config, const std::string& where);
-// vocab.json and merges.txt of GPT-2 and RoBERTa, whose class the configuration names.
+// Reads vocab.json and merges.txt of GPT-2 and RoBERTa; the configuration names the class.
 Parts gpt2_parts(const JsonValue& vocabulary, std::string_view merges, Config config,
                  const std::string& where);
-// vocab.txt of BERT.
+// Reads vocab.txt of BERT.
 Parts bert_parts(std::string_view vocabulary, Config config, const std::string& where);
 
-// What a configuration decides whatever the files are: added tokens, roles and limits.
+// Sets the parts that depend only on the configuration: added tokens, roles and limits.
 void finish(Parts& parts, std::vector<AddedToken> tokens, const Config& config, const std::string& where);
-// add_bos_token and add_eos_token, where there is no post-processor.
+// Applies add_bos_token and add_eos_token if there is no post-processor.
 void add_bos_eos(Parts& parts, const Config& config, const std::string& where);
-// The pad token and its side, where there is no "padding".
+// Sets the pad token and its side if there is no "padding".
 void pad_by_config(Parts& parts, const Config& config);
 
-// A file or folder (files.cpp); texts of JSON.
+// Both read a whole tokenizer: from a file or folder (files.cpp), or from JSON texts.
 Parts load_parts(const std::string& path);
 Parts parse_parts(std::string_view tokenizer, std::string_view config);
 

@@ -1,4 +1,4 @@
-// What Split, Replace and their relatives look for in a text.
+// Patterns that Split, Replace and similar components search for in a text.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ public:
     virtual ~Pattern() = default;
     Pattern(const Pattern&) = delete;
     Pattern& operator=(const Pattern&) = delete;
-    // The first match at or behind `from`, never an empty one; false if there is none.
+    // Finds the first match at or behind `from`, never an empty one; returns false if there is none.
     virtual bool find(std::string_view text, std::size_t from, Range& match) const = 0;
 };
 
@@ -28,14 +28,14 @@ std::unique_ptr<Pattern> gpt2_words();
 // \w+|[^\w\s]+
 std::unique_ptr<Pattern> word_runs();
 
-// A field {"String": text} or {"Regex": expression}. Expressions that are known by their text are matched by
-// code; others need PCRE2. Throws Error(value) for what is no valid expression.
+// Reads a field {"String": text} or {"Regex": expression}. Expressions that are known by their text are
+// matched by code; others need PCRE2. Throws Error(value) for an invalid expression.
 std::unique_ptr<Pattern> read_pattern(Fields& owner, const char* key);
 
-// An expression that is matched by code, or null. The table of them: known_patterns.cpp.
+// Returns a pattern for an expression that is matched by code (table in known_patterns.cpp), or null.
 std::unique_ptr<Pattern> known_expression(std::string_view expression);
-// Any expression, by PCRE2. Throws Error(value) in the name of `where` for one that is not valid, that can
-// match an empty text, or if mezzo was built without PCRE2.
+// Returns a pattern for any expression, by PCRE2. Throws Error(value) in the name of `where` if it is invalid
+// or can match an empty text, or if mezzo was built without PCRE2.
 std::unique_ptr<Pattern> pcre2_expression(const std::string& expression, const std::string& where);
 
 }  // namespace mezzo::data::tokenizer

@@ -1,4 +1,4 @@
-// Regular expressions that are not known by their text, by PCRE2. It is there where mezzo was built with it.
+// Regular expressions that are not known by their text, matched by PCRE2. Only in builds with PCRE2.
 #include "data/tokenizer/pattern.h"
 
 #ifdef MEZZO_HAVE_PCRE2
@@ -23,7 +23,7 @@ public:
     Expression(const std::string& expression, const std::string& where) : where_(where) {
         int error = 0;
         PCRE2_SIZE position = 0;
-        // UCP: \s, \d, \w and classes mean characters of Unicode, as in the reference.
+        // UCP: \s, \d, \w and classes use Unicode properties, as in the reference.
         code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                               PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &position, nullptr);
         check(code_ != nullptr, ErrorKind::value, where, ": the regular expression ", io::shown(expression),
@@ -35,7 +35,7 @@ public:
             fail(ErrorKind::value, where, ": the regular expression ", io::shown(expression),
                  " matches an empty text, which is not supported");
         }
-        // Where the machine has no compiler for it, the interpreter runs.
+        // Without a JIT compiler for this machine PCRE2's interpreter runs.
         pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
     }
     ~Expression() override { pcre2_code_free(code_); }
@@ -49,7 +49,7 @@ public:
                                PCRE2_NO_UTF_CHECK | options, data.get(), nullptr);
         };
         int count = run(0);
-        // Compiled code has a stack of 32 KiB; the interpreter takes its memory from the heap.
+        // Compiled code has a stack of 32 KiB; the interpreter uses the heap.
         if (count == PCRE2_ERROR_JIT_STACKLIMIT) count = run(PCRE2_NO_JIT);
         if (count == PCRE2_ERROR_NOMATCH) return false;
         check(count >= 0, ErrorKind::value, where_, ": the regular expression gave up on a text of ",

@@ -10,7 +10,7 @@ TemplatePart special(std::int64_t id, std::int64_t type_id = 0) { return {Source
 TemplatePart first() { return {Source::first, 0, {}}; }
 TemplatePart second(std::int64_t type_id) { return {Source::second, type_id, {}}; }
 
-// A field such as ["[SEP]", 102].
+// Reads a field such as ["[SEP]", 102].
 std::int64_t read_token_pair(Fields& fields, const char* key) {
     const std::vector<JsonValue>& pair = fields.items(key);
     if (pair.size() != 2) fields.refuse(std::string("has a field ") + key + " that is no token and its id");
@@ -69,7 +69,7 @@ void read_one(Fields& fields, PostProcessor& processor) {
     if (type == "TemplateProcessing") {
         processor.single = read_template(fields, "single");
         processor.pair = read_template(fields, "pair");
-        (void)fields.find("special_tokens");  // those that no template uses
+        (void)fields.find("special_tokens");  // tokens that the templates do not use
     } else if (type == "BertProcessing") {
         set_bert(processor, read_token_pair(fields, "cls"), read_token_pair(fields, "sep"));
     } else if (type == "RobertaProcessing") {
@@ -77,7 +77,7 @@ void read_one(Fields& fields, PostProcessor& processor) {
         processor.trim_offsets = fields.flag("trim_offsets", true);
         processor.add_prefix_space = fields.flag("add_prefix_space", true);
     } else if (type == "ByteLevel") {
-        (void)fields.flag("use_regex", true);  // says something to pre-tokenizers only
+        (void)fields.flag("use_regex", true);  // only used by pre-tokenizers
         processor.trim_offsets = fields.flag("trim_offsets", true);
         processor.add_prefix_space = fields.flag("add_prefix_space", true);
     } else {

@@ -7,7 +7,7 @@ namespace mezzo::data::tokenizer {
 
 namespace {
 
-// What becomes of the matches of a pattern.
+// Treatment of the matches of a pattern.
 enum class Behavior : unsigned char { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 struct Part {
@@ -15,7 +15,7 @@ struct Part {
     bool match;
 };
 
-// Matches and what is between them, in order.
+// Lists the matches and the text between them, in order.
 void find_parts(std::string_view text, const Pattern& pattern, bool invert, std::vector<Part>& parts) {
     parts.clear();
     std::size_t at = 0;
@@ -26,7 +26,7 @@ void find_parts(std::string_view text, const Pattern& pattern, bool invert, std:
     if (at < text.size()) parts.push_back({{at, text.size()}, invert});
 }
 
-// Whether a part goes into one piece with the part before it.
+// Whether a part goes into the same piece as the part before it.
 bool joins(Behavior behavior, const Part& before, const Part& part) {
     switch (behavior) {
         case Behavior::removed:
@@ -72,7 +72,7 @@ private:
     bool invert_;
 };
 
-// Rewrites each piece by itself.
+// Rewrites each piece separately.
 class Rewrite : public PreTokenizer {
 public:
     void apply(Pieces& pieces) const final {
@@ -91,7 +91,7 @@ private:
     virtual void rewrite(const Text& text, Range piece, Text& out) const = 0;
 };
 
-// The place of what is put before a piece: that of its first character.
+// Returns the source of text that is inserted before a piece: that of the piece's first character.
 Place first_place(const Text& text, Range piece) {
     const std::size_t bytes = first_character(std::string_view(text.bytes()).substr(piece.begin)).bytes;
     return text.place({piece.begin, piece.begin + bytes});
@@ -160,7 +160,7 @@ Behavior read_behavior(Fields& fields, const char* fallback) {
 
 Prepend read_prepend_scheme(Fields& fields) {
     const std::string name = fields.text("prepend_scheme", "always");
-    const bool prefix = fields.flag("add_prefix_space", true);  // what older files say
+    const bool prefix = fields.flag("add_prefix_space", true);  // used in older files
     if (name != "always" && name != "first" && name != "never")
         fields.refuse("has the prepend_scheme " + io::shown(name) + "; always, first and never are known");
     return !prefix || name == "never" ? Prepend::never : name == "first" ? Prepend::first : Prepend::always;
@@ -173,14 +173,14 @@ void add_split(PreTokenizers& steps, std::unique_ptr<Pattern> pattern, Behavior 
 }
 
 void read_byte_level(Fields& fields, PreTokenizers& steps) {
-    (void)fields.flag("trim_offsets", true);  // says something to post-processors only
+    (void)fields.flag("trim_offsets", true);  // only used by post-processors
     if (fields.flag("add_prefix_space", true)) add(steps, std::make_unique<BlankInFront>());
     if (fields.flag("use_regex", true)) add_split(steps, gpt2_words(), Behavior::isolated);
     add(steps, std::make_unique<ByteCharacters>());
 }
 
 void read_metaspace(Fields& fields, PreTokenizers& steps) {
-    (void)fields.find("str_rep");  // the replacement again
+    (void)fields.find("str_rep");  // repeats the replacement
     const std::string sign = fields.character("replacement");
     add(steps, std::make_unique<Metaspace>(sign, read_prepend_scheme(fields)));
     if (fields.flag("split", true)) add_split(steps, literal(sign), Behavior::merged_with_next);

@@ -1,4 +1,5 @@
-// Pre-tokenizers: they cut a normalised text into pieces, each of which the model turns into tokens by itself.
+// Pre-tokenizers: they split a normalised text into pieces, each of which the model converts to tokens
+// separately.
 #pragma once
 
 #include <memory>
@@ -9,13 +10,13 @@
 
 namespace mezzo::data::tokenizer {
 
-// Pieces of a text in order; none is empty. What is in no piece has been removed.
+// Pieces of a text in order; none is empty. Text outside of all pieces has been removed.
 struct Pieces {
     Text text;
     std::vector<Range> ranges;
 };
 
-// Cuts pieces into smaller ones, or rewrites them.
+// Splits pieces into smaller ones, or rewrites them.
 class PreTokenizer {
 public:
     PreTokenizer() = default;
@@ -26,7 +27,8 @@ public:
 };
 using PreTokenizers = std::vector<std::unique_ptr<PreTokenizer>>;
 
-// The field "pre_tokenizer" of tokenizer.json as steps that run one after the other; throws Error(value).
+// Reads the field "pre_tokenizer" of tokenizer.json as steps that run one after the other; throws
+// Error(value).
 PreTokenizers read_pre_tokenizers(const Fields& component);
 
 }  // namespace mezzo::data::tokenizer

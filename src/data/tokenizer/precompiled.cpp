@@ -1,7 +1,7 @@
-// The table of replacements in SentencePiece's models (builder.cc of SentencePiece: "precompiled_charsmap").
-// It is the size of a double-array trie in bytes (4 bytes, little-endian), the trie as Darts-clone writes it
-// (4 bytes a unit), and the replacements, each of which ends with a byte 0. A key's value is the place of its
-// replacement.
+// Replacements by the table in SentencePiece's models (builder.cc of SentencePiece: "precompiled_charsmap").
+// The table is the size of a double-array trie in bytes (4 bytes, little-endian), the trie in the format of
+// Darts-clone (4 bytes per unit), and the replacements, each of which ends with a byte 0. A key's value is
+// the offset of its replacement.
 #include <array>
 
 #include "data/tokenizer/normalizer.h"
@@ -10,7 +10,7 @@ namespace mezzo::data::tokenizer {
 
 namespace {
 
-// The bytes of base64 (RFC 4648, section 4); throws Error(value) for other text.
+// Decodes base64 (RFC 4648, section 4); throws Error(value) for other text.
 std::string from_base64(std::string_view text, const std::string& where) {
     const auto digit = [](char c) {
         if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -45,8 +45,8 @@ public:
     Precompiled(std::vector<std::uint32_t> units, std::string replacements)
         : units_(std::move(units)), replacements_(std::move(replacements)) {}
 
-    // Graphemes of up to 5 bytes are looked up as a whole, then characters; both by their shortest prefix that
-    // is in the table. So does the reference, and models have been made with it.
+    // Looks up graphemes of up to 5 bytes as a whole, then characters; both by their shortest prefix in the
+    // table. The reference does the same, and models were made with it.
     void apply(Text& text) const override {
         Text result;
         result.reserve(text.size());
@@ -74,7 +74,7 @@ public:
     }
 
 private:
-    // Of a unit: how far its children are, the byte that leads to it, and whether a key ends here.
+    // Fields of a unit: offset of its children, the byte that leads to it, and whether a key ends here.
     static std::size_t offset(std::uint32_t unit) { return std::size_t(unit >> 10) << ((unit & 0x200) >> 6); }
     static std::uint32_t label(std::uint32_t unit) { return unit & 0x800000FF; }
     static bool has_leaf(std::uint32_t unit) { return (unit >> 8 & 1) == 1; }

@@ -1,4 +1,4 @@
-// tokenizer.json as parts.
+// Reads tokenizer.json into parts.
 #include <algorithm>
 
 #include "data/tokenizer/parts.h"
@@ -10,7 +10,7 @@ namespace {
 Truncation read_truncation(Fields fields, const PostProcessor& processor) {
     Truncation result;
     result.max_length = fields.integer("max_length", std::int64_t(1) << 40);
-    (void)fields.find("stride");  // of the rest that is cut off, which is not returned here
+    (void)fields.find("stride");  // of the truncated rest, which is not returned
     const std::string direction = fields.text("direction", "Right");
     const std::string strategy = fields.text("strategy", "LongestFirst");
     if (direction != "Left" && direction != "Right")
@@ -51,12 +51,12 @@ PadOptions read_padding(Fields fields) {
     result.multiple_of = std::max<std::int64_t>(fields.integer("pad_to_multiple_of", 1 << 30, 1), 1);
     result.pad_id = fields.integer("pad_id", max_id - 1);
     result.pad_type_id = fields.integer("pad_type_id", max_id, 0);
-    (void)fields.find("pad_token");  // pad_id as a text
+    (void)fields.find("pad_token");  // the text of pad_id
     fields.done();
     return result;
 }
 
-// Ids that the post-processor adds have to exist.
+// Checks that the ids that the post-processor adds exist.
 void check_ids(const Parts& parts, const std::string& where) {
     for (const Template* const sides : {&parts.post_processor.single, &parts.post_processor.pair})
         for (const TemplatePart& part : *sides)
@@ -76,7 +76,7 @@ void finish(Parts& parts, std::vector<AddedToken> tokens, const Config& config, 
     }
     if (parts.role_ids[unk] < 0) parts.role_ids[unk] = parts.model->unknown_id();
     parts.model_max_length = config.model_max_length;
-    // What joins byte pairs has the text's own blanks, which must stay.
+    // A BPE model's tokens include the text's own blanks, which must stay.
     parts.clean_up = config.clean_up && !parts.model->is_bpe();
 }
 

@@ -1,4 +1,5 @@
-// A text while it is normalised and cut, with the place in the user's text that each byte comes from.
+// A text during normalisation and splitting, with the bytes of the user's text that each of its bytes comes
+// from.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +21,18 @@ struct Range {
     std::size_t begin, end;
 };
 
-// Valid UTF-8.
+// A text in valid UTF-8, with the source of each byte.
 class Text {
 public:
     Text() = default;
-    // The user's text, of less than 2^32 bytes. Every byte that is not part of valid UTF-8 becomes U+FFFD.
+    // `given` is the user's text, of less than 2^32 bytes. Every byte that is not part of valid UTF-8 becomes
+    // U+FFFD.
     explicit Text(std::string_view given);
 
     [[nodiscard]] const std::string& bytes() const { return bytes_; }
     [[nodiscard]] std::size_t size() const { return bytes_.size(); }
     [[nodiscard]] bool empty() const { return bytes_.empty(); }
-    // From the first to the last byte of a range that is not empty.
+    // Returns the source of a range that is not empty, from its first to its last byte.
     [[nodiscard]] Place place(Range range) const {
         return {places_[range.begin].begin, places_[range.end - 1].end};
     }
@@ -56,11 +58,11 @@ public:
 
 private:
     std::string bytes_;
-    std::vector<Place> places_;  // of each byte: that of its whole character
+    std::vector<Place> places_;  // for each byte: the source of its whole character
 };
 
-// Throws Error(value) if `bytes`, or the text itself, is more than 64 times the part of the user's text that it
-// comes from, and 1024 bytes: a chain of normalizers may grow a text exponentially.
+// Throws Error(value) if `bytes`, or the text itself, is more than 64 times the part of the user's text that
+// it comes from, and more than 1024 bytes: a chain of normalizers may grow a text exponentially.
 void check_growth(const Text& text, std::size_t bytes);
 
 // Calls visit(character, Range of its bytes) for each character.

@@ -1,4 +1,4 @@
-// The public handle of a pretrained tokenizer.
+// Tokenizer: the public handle of a pretrained tokenizer.
 #include <algorithm>
 #include <mutex>
 
@@ -18,8 +18,8 @@ class State : public mezzo::detail::SharedObject {
 public:
     explicit State(Parts made) : parts(std::move(made)) {}
 
-    // Encoders keep the tokens of frequent words, so they are used again; as many exist as threads have used
-    // one at the same time.
+    // Encoders cache the tokens of frequent words, so they are reused; there are as many as threads have used
+    // at the same time.
     std::unique_ptr<Encoder> take() {
         const std::lock_guard lock(mutex_);
         if (idle_.empty()) return std::make_unique<Encoder>(parts);
@@ -43,7 +43,7 @@ State& state_of(const mezzo::detail::SharedHandle<mezzo::detail::SharedObject>& 
     return static_cast<State&>(*handle.operator->());
 }
 
-// An encoder for as long as a call lasts. One whose call throws is not used again.
+// Lends an encoder for the duration of a call. If the call throws, the encoder is not reused.
 class Lease {
 public:
     explicit Lease(State& state) : state_(state), encoder_(state.take()) {}

@@ -1,4 +1,4 @@
-// NFC, NFD, NFKC and NFKD of texts that remember where they come from.
+// NFC, NFD, NFKC and NFKD of texts that record the source of each byte.
 #include <algorithm>
 
 #include "data/tokenizer/normalizer.h"
@@ -13,7 +13,7 @@ struct Part {
     Place place;
 };
 
-// Puts marks that follow each other into the order of their combining classes.
+// Sorts consecutive marks by their combining classes.
 void sort_marks(std::vector<Part>& parts) {
     for (std::size_t begin = 0; begin < parts.size(); ++begin) {
         if (parts[begin].order == 0) continue;
@@ -25,12 +25,12 @@ void sort_marks(std::vector<Part>& parts) {
     }
 }
 
-// Joins each starter with what follows it where there is a composite: UAX #15, D117.
+// Joins each starter with a following character if there is a composite: UAX #15, D117.
 void compose_parts(std::vector<Part>& parts) {
     constexpr std::size_t none = std::size_t(-1);
     std::size_t kept = 0, starter = none;
     for (const Part& part : parts) {
-        // Of the parts kept since the starter the last one has the highest class, so that it alone decides.
+        // Only the last part since the starter matters, as it has the highest class.
         const bool reaches = starter != none && (kept == starter + 1 || parts[kept - 1].order < part.order);
         const char32_t joint =
             reaches && part.character >= 0x80 ? compose(parts[starter].character, part.character) : 0;
@@ -49,7 +49,7 @@ void compose_parts(std::vector<Part>& parts) {
 }  // namespace
 
 void normalize(Text& text, Form form) {
-    if (text.is_ascii()) return;  // is in every form
+    if (text.is_ascii()) return;  // ASCII is in every form
     std::vector<Part> parts;
     parts.reserve(text.size());
     const bool compatibility = form == Form::nfkc || form == Form::nfkd;

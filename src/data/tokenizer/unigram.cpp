@@ -1,5 +1,5 @@
-// The unigram language model: of all ways to cut a piece into tokens, the one whose tokens have the largest
-// sum of logarithms of probabilities (Viterbi).
+// The unigram language model: splits a piece into the tokens with the largest sum of log-probabilities
+// (Viterbi).
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +11,7 @@ namespace mezzo::data::tokenizer {
 
 namespace {
 
-constexpr double unknown_penalty = 10;  // as in SentencePiece: below the least likely token
+constexpr double unknown_penalty = 10;  // below the least likely token, as in SentencePiece
 
 std::vector<std::int64_t> indices(std::size_t count) {
     std::vector<std::int64_t> result(count);
@@ -53,7 +53,7 @@ void offer(Scratch::Cut& cut, double score, std::size_t begin, std::int32_t id) 
     if (cut.begin < 0 || score > cut.score) cut = {score, std::int64_t(begin), id};
 }
 
-// The tokens that begin at a place, and the unknown one if none of them is the character there.
+// Adds the tokens that begin at `at`, and the unknown token if none of them is the single character there.
 void Unigram::offer_tokens(std::string_view piece, std::size_t at, std::size_t character_end,
                            std::vector<Cut>& cuts) const {
     const double before = cuts[at].score;
@@ -90,7 +90,7 @@ void Unigram::cut(std::string_view piece, Scratch& scratch, std::vector<Token>& 
     for (std::size_t end = piece.size(); end > 0;) {
         const Cut& best = cuts[end];
         const Token token{best.id, std::uint32_t(best.begin), std::uint32_t(end)};
-        // Unknown neighbours are one token.
+        // Adjacent unknown tokens become one.
         if (best.id == unknown_ && !tokens.empty() && tokens.back().id == unknown_)
             tokens.back().begin = token.begin;
         else
@@ -101,7 +101,7 @@ void Unigram::cut(std::string_view piece, Scratch& scratch, std::vector<Token>& 
         add(piece.substr(tokens[i].begin, tokens[i].end - tokens[i].begin), tokens[i], out);
 }
 
-// An unknown run may be a token by itself, one that lost against its parts, or else be written as bytes.
+// An unknown run may itself be a token that lost against its parts; otherwise it may be written as bytes.
 void Unigram::add(std::string_view bytes, Token token, std::vector<Token>& out) const {
     if (token.id == unknown_) {
         if (const std::int32_t own = vocabulary().id(bytes); own >= 0) {

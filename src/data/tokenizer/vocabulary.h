@@ -14,8 +14,8 @@ namespace mezzo::data::tokenizer {
 class Vocabulary {
 public:
     Vocabulary() = default;
-    // Of equal tokens the last one is found, the others can only be decoded. Throws Error(value), in the name
-    // of `where`, for two tokens of one id and an id of max_id or more.
+    // Of equal tokens id() returns the last one; the others can only be decoded. Throws Error(value), in the
+    // name of `where`, for two tokens with one id, and for an id of max_id or more.
     Vocabulary(std::vector<std::string> tokens, const std::vector<std::int64_t>& ids,
                const std::string& where);
     Vocabulary(const Vocabulary&) = delete;
@@ -35,12 +35,12 @@ public:
     [[nodiscard]] std::int32_t id_at(std::size_t index) const { return token_ids_[index]; }
 
 private:
-    std::vector<std::string> tokens_;  // the keys of ids_ lie in it
+    std::vector<std::string> tokens_;  // the keys of ids_ refer to it
     std::vector<std::int32_t> token_ids_, index_;
     std::unordered_map<std::string_view, std::int32_t> ids_;
 };
 
-// An object of tokens and ids, as in vocab.json.
+// Reads an object of tokens and ids, as in vocab.json.
 Vocabulary read_vocabulary(const JsonValue& object, const std::string& where);
 
 }  // namespace mezzo::data::tokenizer

@@ -1,4 +1,4 @@
-// The models that look words up: WordPiece, piece by piece, and WordLevel, as a whole.
+// Models that look up words: WordPiece, piece by piece, and WordLevel, as a whole.
 #include "data/tokenizer/characters.h"
 #include "data/tokenizer/model.h"
 #include "data/trie.h"
@@ -29,7 +29,7 @@ private:
         for (const char byte : piece) count += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
         return count;
     }
-    // From the left the longest token that fits; false where none does.
+    // Takes the longest token that fits, from the left; returns false if none fits.
     bool match(std::string_view piece, std::vector<Token>& out) const {
         Trie::Node start = Trie::root;
         for (std::size_t begin = 0; begin < piece.size(); start = continuation_) {
@@ -50,7 +50,7 @@ private:
     }
 
     Trie trie_;
-    Trie::Node continuation_;  // where the prefix of continuing tokens leads to; none if no token has it
+    Trie::Node continuation_;  // node of the continuing prefix; none if no token has it
     std::int32_t unknown_;
     std::size_t longest_word_;
 };
