@@ -15,8 +15,8 @@ using namespace bert;
 
 namespace {
 
-// Loads published weights with Hugging Face's names. Parameters that the file lacks keep their initial values
-// and are listed.
+// Loads published weights with Hugging Face's names. Parameters that are not in the file keep their initial
+// values and are listed.
 void load(const Setup& setup, const mz::StateDict& weights, Classifier& model) {
     const mz::io::LoadReport report = mz::io::load_weights(
         model, weights, {.rename = [](const std::string& name) { return mz::io::bert_name(name, "bert."); }});
@@ -24,7 +24,7 @@ void load(const Setup& setup, const mz::StateDict& weights, Classifier& model) {
     if (report.loaded.empty()) throw std::runtime_error(setup.weights + ": holds no weights of this model");
 }
 
-// Loads the weights to start from, if there are any, and sets the settings that checkpoints store.
+// Loads the initial weights, if there are any, and sets the settings that checkpoints store.
 void take_weights(const Options& options, Setup& setup, Classifier& model) {
     mz::StateDict weights;
     if (!setup.weights.empty()) {
@@ -34,7 +34,7 @@ void take_weights(const Options& options, Setup& setup, Classifier& model) {
     if (!options.checkpoint.empty()) setup.settings = settings_of(options, setup, weights);
 }
 
-// The classifier with the encoder of a pre-trained language model.
+// Gives the classifier the encoder of a pre-trained language model.
 void take_encoder(const mz::nn::BertForMaskedLM& language_model, Classifier& model) {
     mz::io::load_weights(model.bert, language_model.bert.state_dict());
 }
@@ -50,7 +50,7 @@ void print_header(const Options& options, const Setup& setup, const Classifier& 
     if (setup.group.size() > 1) fmt::print("{} ranks share each batch\n", setup.group.size());
 }
 
-// The exit code.
+// Returns the exit code.
 int run(Options& options) {
     const mz::distributed::Group group = training::join_ranks(options.threads);
     if (!options.device_given) options.device = group.device();

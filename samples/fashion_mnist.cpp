@@ -28,7 +28,7 @@ struct Settings {
     std::uint64_t seed = 1;
     std::optional<int> prefetch;
     bool progress = false;
-    std::string trace;  // folder for what tools/torch_fashion.py repeats in PyTorch
+    std::string trace;  // folder for the data that tools/torch_fashion.py repeats in PyTorch
     std::int64_t trace_steps = 100;
 
     bool mixed() const { return precision != "fp32"; }
@@ -67,7 +67,7 @@ public:
         for (const mz::Tensor& parameter : net.parameters()) write(weights, parameter.to_vector<float>());
         close(weights);
     }
-    // One step: x and y as the model saw them, and the loss.
+    // Adds one step: x and y as the model saw them, and the loss.
     void add(const mz::data::Batch& batch, const mz::Tensor& loss) {
         if (steps_left_ == 0) return;
         --steps_left_;
@@ -102,7 +102,7 @@ private:
     std::ofstream batches_, losses_;
 };
 
-// Share of samples whose largest logit is the right one.
+// Returns the fraction of samples whose largest logit is the right one.
 double accuracy(const Settings& s, mz::nn::Sequential& net, mz::data::DataLoader& loader) {
     const mz::NoGrad no_grad;
     const mz::amp::Autocast scope({.dtype = s.low(), .enabled = s.mixed()});
@@ -113,7 +113,7 @@ double accuracy(const Settings& s, mz::nn::Sequential& net, mz::data::DataLoader
     return double(right.item<std::int64_t>()) / double(loader.dataset().size());
 }
 
-// One pass over the training set; the mean loss over its batches.
+// Trains for one epoch and returns the mean loss over its batches.
 double train_epoch(const Settings& s, std::int64_t epoch, mz::nn::Sequential& net,
                    mz::optim::Optimizer& optimizer, mz::amp::GradScaler& scaler, mz::data::DataLoader& loader,
                    Trace& trace) {
@@ -150,7 +150,7 @@ void run(const Settings& s) {
     mz::nn::Sequential net = make_model(s);
     net.to(s.device);
     mz::optim::Adam optimizer(net.named_parameters(), {.lr = s.lr});
-    // Only float16 has so little range that its gradients need scaling.
+    // Only float16 has such a small range that its gradients need scaling.
     mz::amp::GradScaler scaler({.enabled = s.precision == "fp16"});
     Trace trace(s, net);
 

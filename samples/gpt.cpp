@@ -1,5 +1,5 @@
-// Trains a small GPT-2 or Llama on a text, as bytes or tokens, in float32, bfloat16 or float16, and continues a prompt with it; or
-// continues one with a model from a folder. samples/gpt holds its parts.
+// Trains a small GPT-2 or Llama on a text, as bytes or tokens, in float32, bfloat16 or float16, and continues
+// a prompt with it; or continues a prompt with a model from a folder. samples/gpt holds its parts.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ using namespace gpt;
 
 namespace {
 
-// The tokens to go on from.
+// Returns the tokens of the prompt.
 std::vector<std::int64_t> prompt_of(const Options& o, const Vocabulary& vocabulary, std::int64_t context) {
     std::vector<std::int64_t> prompt = vocabulary.ids(o.prompt);
     if (std::int64_t(prompt.size()) > context)
@@ -26,7 +26,7 @@ std::vector<std::int64_t> prompt_of(const Options& o, const Vocabulary& vocabula
     return prompt;
 }
 
-// Prints the text as it comes.
+// Prints the text as it is generated.
 void continue_prompt(const Options& o, const Vocabulary& vocabulary, mz::nn::CausalLm& model) {
     if (model.vocab_size() != vocabulary.size())
         throw std::runtime_error(
@@ -76,7 +76,7 @@ void check_places(const Options& o) {
         training::check_file("--out", std::filesystem::path(o.out) / name);
 }
 
-// The exit code.
+// Returns the exit code.
 int run(Options& o) {
     const mz::distributed::Group group = training::join_ranks(o.threads);
     if (!o.device_given) o.device = group.device();

@@ -1,5 +1,5 @@
-// What all programs of this repository share: common options and ranges, reading of text files, and the end of main().
-// docs/programs.md says what users may rely on.
+// Helpers for all programs of this repository: common options and ranges, reading of text files, and the end
+// of main(). docs/programs.md says what users may rely on.
 #pragma once
 
 #include <fcntl.h>
@@ -26,7 +26,8 @@
 
 namespace program {
 
-// The whole text as a decimal number; false for anything else, and for numbers that T cannot hold.
+// Parses the whole text as a decimal number; returns false for anything else, and for numbers outside of T's
+// range.
 template <class T> bool parse_number(std::string_view text, T& value) {
     if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -38,7 +39,7 @@ template <class T> std::string shown(T value) {
     return fmt::format("{}", value);
 }
 
-// For Option::transform(): a number from low to high, both included. Errors give the value and the range.
+// For Option::transform(): a number from low to high, both included. Errors contain the value and the range.
 template <class T> CLI::Validator in_range(T low, T high) {
     const std::string range = shown(low) + " to " + shown(high);
     const char* const kind = std::is_floating_point_v<T> ? "a number" : "a whole number";
@@ -62,7 +63,7 @@ inline CLI::Validator any_seed() {
 inline CLI::Validator thread_count() { return in_range(1, 1024); }
 inline CLI::Validator learning_rate() { return in_range(0.0, 1e3); }
 
-// Options that mean the same wherever they are.
+// Options with the same meaning in all programs.
 inline CLI::Option* add_device(CLI::App& app, std::string& device) {
     return app.add_option("--device", device, "cpu, cuda or cuda:N; default: cuda if there is one");
 }
@@ -71,7 +72,7 @@ inline CLI::Option* add_precision(CLI::App& app, std::string& precision) {
         .add_option("--precision", precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
         ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
 }
-// `of`: what is drawn from it, such as "of weights and order".
+// `of` describes its use, such as "of weights and order".
 inline CLI::Option* add_seed(CLI::App& app, std::uint64_t& seed, const char* of) {
     return app.add_option("--seed", seed, of)->transform(any_seed());
 }
@@ -79,13 +80,14 @@ inline CLI::Option* add_threads(CLI::App& app, int& threads) {
     return app.add_option("--threads", threads, "CPU threads")->transform(thread_count());
 }
 
-// Writes to standard error; that it cannot be written is no error.
 // Log sink that writes to stderr.
 inline void log_to_stderr(std::string_view line) { fmt::print(stderr, "{}\n", line); }
 
+// Writes to standard error. Failures to write are ignored.
 inline void tell(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
-// All of an open file; throws when reading fails, which is not its end. `name` begins the error.
+// Reads all of an open file. Throws if reading fails, which the end of the file is not. `name` begins the
+// error.
 inline std::string read_all(std::FILE* file, const std::string& name) {
     std::string text;
     char buffer[1 << 16];
@@ -102,7 +104,7 @@ inline std::string read_file(const std::string& path) {
     return read_all(file.get(), path);
 }
 
-// Lines without their ends, "\n" or "\r\n".
+// Returns lines without their ends, "\n" or "\r\n".
 inline std::vector<std::string> lines_of(const std::string& text) {
     std::vector<std::string> lines;
     for (std::size_t at = 0; at < text.size();) {
@@ -114,7 +116,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
     return lines;
 }
 
-// Throws unless files can be made in a folder; `option` begins the error.
+// Throws unless files can be created in a folder; `option` begins the error.
 inline void require_writable(const char* option, const std::filesystem::path& folder) {
     if (access(folder.c_str(), W_OK | X_OK) == 0) return;
     const int reason = errno;
@@ -122,8 +124,8 @@ inline void require_writable(const char* option, const std::filesystem::path& fo
         fmt::format("{}: {}: cannot be written into: {}", option, folder.string(), std::strerror(reason)));
 }
 
-// Parses the command line and the file that --config names. Returns -1 to go on, or the exit code of a program that
-// has printed help or an error.
+// Parses the command line and the file of --config. Returns -1 to continue, or the exit code of a program
+// that has printed help or an error.
 inline int parse(CLI::App& app, int argc, char** argv) {
     app.set_config("--config", "", "file of further options, a line for each: name = value")
         ->type_name("FILE");
@@ -139,8 +141,9 @@ inline int parse(CLI::App& app, int argc, char** argv) {
     return -1;
 }
 
-// A file that the program opens must not take the number of a standard stream that is closed: what is printed would be in it. What
-// takes it instead can be neither read nor written, like the closed one.
+// Opens /dev/null for closed standard streams: a file that the program opens must not take such a stream's
+// number, as output would be written to it. The descriptor can be neither read nor written, like a closed
+// stream.
 inline void occupy_closed_streams() {
     for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(stream, F_GETFD) < 0)
@@ -148,7 +151,7 @@ inline void occupy_closed_streams() {
 }
 
 // Runs body(), which returns the exit code. Errors are written to standard error after the program's name.
-// Output that could not be written is an error: a full disk must not look like success.
+// Output that cannot be written is an error: a full disk must not look like success.
 template <class Body> int run(const char* name, const Body& body) {
     int code = 1;
     occupy_closed_streams();

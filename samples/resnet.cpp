@@ -25,7 +25,7 @@ void check_places(const Options& o) {
     if (o.resume && std::filesystem::exists(o.checkpoint)) mz::io::SafeTensors header(o.checkpoint);
 }
 
-// Weights for other classes leave the last layer as it is when there is a training to follow.
+// If a training follows, weights for other classes leave the last layer as it is.
 void load_weights(const Options& o, mz::nn::ResNet& model) {
     const mz::io::LoadReport report =
         mz::io::load_weights(model, mz::io::load_state_dict_file(o.weights),
@@ -58,12 +58,12 @@ void predict(const Options& o, const ImageFormat& format, mz::nn::ResNet& model)
     }
 }
 
-// What --predict names is read before the training and not after it.
+// Reads the images of --predict before the training, so that errors come early.
 void check_readable(const Options& o, const ImageFormat& format) {
     for (const std::string& file : o.predict) static_cast<void>(read_one(file, format));
 }
 
-// The metadata of the file from which the weights come.
+// Returns the metadata of the file of weights.
 mz::io::Metadata stored_metadata(const Options& o) {
     if (o.weights.empty()) return {};
     return mz::io::SafeTensors(o.weights).metadata();
@@ -75,7 +75,7 @@ void save(const Options& o, const ImageFormat& format, const mz::nn::ResNet& mod
     mz::io::save_safetensors(o.save, model.state_dict(), metadata);
 }
 
-// The exit code.
+// Returns the exit code.
 int run(Options o) {
     const mz::distributed::Group group = training::join_ranks(o.threads);
     if (!o.device_given) o.device = group.device();

@@ -1,4 +1,4 @@
-// Trains a classifier on the columns of a CSV file: what training::Trainer, tables and scalers need, and nothing else.
+// Trains a classifier on the columns of a CSV file, using only training::Trainer, tables and scalers.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -23,7 +23,7 @@ struct Settings {
         if (precision == "fp16") return mz::training::Precision::float16;
         return precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
     }
-    // What must be the same when a training goes on.
+    // Settings that must be the same when a training is resumed.
     mz::io::Metadata shown() const {
         return {{"--data", data},
                 {"--target", target},
@@ -42,7 +42,7 @@ struct Data {
     mz::data::StandardScaler scaler;
 };
 
-// All columns of numbers but the target are features.
+// All numeric columns except the target are features.
 Data load(const Settings& s) {
     const mz::data::Table table = mz::data::read_csv(s.data);
     const mz::data::Categories target = table.categories(s.target);

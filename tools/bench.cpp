@@ -24,14 +24,14 @@ namespace {
 struct Settings {
     std::string name = "mlp1024", precision = "float32";
     mz::Device device;
-    double seconds = 2;       // of measuring
+    double seconds = 2;       // of measurement
     int least = 10;           // steps to measure
     int profile = 0;          // steps to trace instead of timing
-    std::int64_t divide = 1;  // what the sizes of the recipe and BERT-base are divided by
-    bool feed = false;        // the batch is copied from the host's memory in each step
+    std::int64_t divide = 1;  // divisor of the sizes of the recipe and BERT-base
+    bool feed = false;        // the batch is copied from host memory in each step
     bool capture = false;
 
-    // Steps that are not measured: for a captured step also the capture and some replays.
+    // Steps that are not measured; for a captured step this includes the capture and some replays.
     int warmup() const { return capture ? mz::cuda::CaptureOptions().warmup + 5 : 3; }
     mz::Device batch_device() const { return feed ? mz::cpu_device : device; }
     bool mixed() const { return precision != "float32"; }
@@ -113,8 +113,8 @@ Step resnet_step(const Settings& s, std::int64_t depth, mz::nn::ResNetStem stem,
     });
 }
 
-// An LSTM of two layers on random sequences, mean squared error, SGD. Autocast in 16 bit; a gradient scaler in
-// float16 alone.
+// An LSTM of two layers on random sequences, mean squared error, SGD. Autocast in 16 bit; a gradient scaler
+// in float16 alone.
 Step lstm_step(const Settings& s, std::int64_t hidden, std::int64_t batch, std::int64_t time) {
     mz::manual_seed(0);
     mz::nn::LSTM net(hidden, hidden, {.num_layers = 2});
@@ -144,7 +144,7 @@ Step recipe_step(const Settings& s, std::int64_t more_rows) {
     return mlp_step(s, 3, 4096 / s.divide, 512 / s.divide + more_rows, false);
 }
 
-// BERT-base; sizes that are divided keep its 12 heads.
+// BERT-base; divided sizes keep its 12 heads.
 Step bert_base_step(const Settings& s, std::int64_t length) {
     const mz::nn::BertConfig config{.hidden_size = 768 / s.divide, .intermediate_size = 3072 / s.divide};
     return bert_step(s, config, 16, length / s.divide);
@@ -204,7 +204,7 @@ double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The step as a CUDA graph: one launch.
+// Runs the step as a CUDA graph: one launch.
 Step captured(const Settings& s, const Step& step) {
     auto graph = std::make_shared<mz::cuda::CapturedStep>(
         [step](const mz::Tensors&) {
@@ -217,8 +217,9 @@ Step captured(const Settings& s, const Step& step) {
 
 struct Measurement {
     std::vector<double> seconds;  // of each step, the device's work included; ascending
-    double queued_seconds = 0;    // per step, when the host waits for the device only after many of them
-    Asked asked;                  // of the device, per step
+    // per step, if the host waits for the device only after many steps
+    double queued_seconds = 0;
+    Asked asked;  // counters of the device, per step
 };
 
 Measurement measure(const Settings& s, const Step& step) {
@@ -276,7 +277,7 @@ void run(const Settings& s) {
         without.products, without.invalid, without.last);
 }
 
-// What the command line says about CUDA's fast paths; "": nothing.
+// Settings of CUDA's fast paths from the command line; "": not set.
 struct FastPaths {
     std::string others = "automatic", flash, implicit_convolution, fuse_bias_gradients, fuse_layers,
                 relu_masks;
@@ -291,7 +292,7 @@ void add_fast_paths(CLI::App& app, FastPaths& paths) {
     const std::vector<std::string> choices = {"automatic", "on", "off"};
     app.add_option("--fast-paths", paths.others, "CUDA: the choice for those that are not named")
         ->check(CLI::IsMember(choices));
-    // --name is on; --name=off and --name=automatic are the others.
+    // --name means on; --name=off and --name=automatic are the other settings.
     const auto add = [&](const char* name, std::string& choice, const char* what) {
         return app.add_flag(std::string(name) + "{on}", choice, what)->check(CLI::IsMember(choices));
     };

@@ -1,7 +1,7 @@
-// Measures the convolutions of ResNet50 with CIFAR's stem, or of CIFAR's ResNet-20, each alone and summed over
-// the network.
-// Prints for each layer and each pass the best time of a call in milliseconds and GFLOP/s: of the thread's own
-// processor time with one thread, else of wall time. tools/torch_conv.py prints the same for PyTorch.
+// Measures the convolutions of ResNet50 with CIFAR's stem, or of CIFAR's ResNet-20, one by one and summed
+// over the network. Prints for each layer and pass the best time of a call in milliseconds and GFLOP/s: the
+// thread's processor time with one thread, otherwise wall time. tools/torch_conv.py prints the same for
+// PyTorch.
 #include <time.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
-// Data-parallel training of an MLP or a small BERT: CPU time and clock time of a step, and the peak memory of a rank.
-// Started alone it is the reference for the efficiency; under mezzo-run every rank has a batch of the same size of its
-// own. tools/torch_ddp.py does the same in PyTorch, and tools/compare_ddp.py runs both. Rank 0 prints one JSON object.
+// Measures data-parallel training of an MLP or a small BERT: CPU time and clock time of a step, and the peak
+// memory of a rank. A single process is the reference for the efficiency; under mezzo-run every rank has its
+// own batch of the same size. tools/torch_ddp.py does the same in PyTorch, and tools/compare_ddp.py runs
+// both. Rank 0 prints one JSON object.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 #include <sys/resource.h>
@@ -24,7 +25,7 @@ struct Settings {
     int steps = 20, warmup = 3, threads = 1;
     double bucket_mib = 0;
     bool overlap = true, homes = true, shard = false;
-    // O2: 16-bit parameters, with masters. They are cast after the seed's float32 values are drawn.
+    // O2: 16-bit parameters with master weights. They are cast after the seed's float32 values are drawn.
     bool is_16bit_model() const { return precision == "O2"; }
 };
 

@@ -1,5 +1,4 @@
-// What programs ask of the CUDA backend beyond the public headers. In a build without it there is nothing to
-// count.
+// Counters of the CUDA backend that the public headers do not have. In a build without CUDA all are 0.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +10,12 @@
 #include "cuda/runtime.h"
 #endif
 
-// What the process has asked of CUDA devices so far: kernels and graphs launched, waits of the host, copies between host and
-// device with their bytes.
+// Counts since the start of the process: kernels and graphs launched, waits of the host, copies between host
+// and device with their bytes.
 struct Asked {
     double launches = 0, host_syncs = 0;
-    double pinned = 0, pinned_bytes = 0, pageable = 0, pageable_bytes = 0;  // to the device, from such memory
+    // copies to the device, by kind of host memory
+    double pinned = 0, pinned_bytes = 0, pageable = 0, pageable_bytes = 0;
     double to_host = 0, to_host_bytes = 0;
 };
 
@@ -31,7 +31,7 @@ inline Asked asked() {
 #endif
 }
 
-// The difference of two readings, per step.
+// Returns the difference of two readings, per step.
 inline Asked per_step(const Asked& before, const Asked& after, double steps) {
     const auto mean = [steps](double from, double to) { return (to - from) / steps; };
     return {mean(before.launches, after.launches), mean(before.host_syncs, after.host_syncs),
@@ -40,11 +40,11 @@ inline Asked per_step(const Asked& before, const Asked& after, double steps) {
             mean(before.to_host, after.to_host),   mean(before.to_host_bytes, after.to_host_bytes)};
 }
 
-// The matrix products of the process that cuBLASLt should have computed and did not: mezzo's plain kernel
-// did, many times slower.
+// Matrix products that cuBLASLt should have computed and did not: mezzo's plain kernel did, many times
+// slower.
 struct Fallbacks {
     std::uint64_t products = 0, invalid = 0;
-    std::string last;  // the last one's product and reason
+    std::string last;  // product and reason of the last one
 };
 
 inline Fallbacks fallbacks() {

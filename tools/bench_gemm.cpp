@@ -110,8 +110,8 @@ double gemm_time(const Shape& s, Dtype in, Dtype out, bool ta, bool tb) {
     return median_time([&] { cpu::gemm(g); });
 }
 
-// MLP steps; a small BERT with 1024 tokens: projections and feed-forward, gradients of their weights,
-// attention in 192 heads; small and thin ones.
+// Shapes of MLP steps; of a small BERT with 1024 tokens: projections and feed-forward, gradients of their
+// weights, attention in 192 heads; small and thin shapes.
 const Shape shapes[] = {{512, 1024, 1024}, {256, 1024, 1024}, {1024, 1024, 256}, {1024, 1024, 1024},
                         {768, 768, 8192},  {1024, 384, 384},  {1024, 1536, 384}, {1024, 384, 1536},
                         {384, 384, 1024},  {1536, 384, 1024}, {384, 1536, 1024}, {64, 64, 32, 192},

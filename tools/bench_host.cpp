@@ -1,7 +1,8 @@
-// The host's time and heap allocations per op of an eager training step: the ops of the recipe's MLP and of a BERT layer on
-// tiny tensors, forward and backward, optimizer steps, and whole steps. On the emulated device with --idle kernels do
-// nothing, and what is measured is mezzo's own work: call(), nodes, memory from the allocator, preparation of launches.
-// tools/torch_host.py measures the same in PyTorch. Prints one JSON object per line.
+// Measures the host's time and heap allocations per op of an eager training step: the ops of the recipe's MLP
+// and of a BERT layer on tiny tensors, forward and backward, optimizer steps, and whole steps. With --idle
+// the kernels of the emulated device do nothing, so that only mezzo's own work is measured: call(), nodes,
+// memory from the allocator, preparation of launches. tools/torch_host.py measures the same in PyTorch.
+// Prints one JSON object per line.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -23,7 +24,7 @@ namespace {
 
 struct Settings {
     mz::Device device;
-    mz::Dtype dtype = mz::bfloat16;  // of autocast; float32: none
+    mz::Dtype dtype = mz::bfloat16;  // of autocast; float32: no autocast
     std::string only;                // part of the names of the cases to run
     int calls = 100, rounds = 21;
     bool idle = false;
@@ -39,7 +40,8 @@ double now_ns() {
         .count();
 }
 
-// The median over rounds of so many calls each. The device is waited for between rounds, outside of the time.
+// Returns the median over rounds of so many calls each. Waits for the device between rounds, outside of the
+// measured time.
 Cost cost_of(const Settings& s, int calls, const std::function<void()>& call) {
     std::vector<double> ns;
     Cost cost;
@@ -82,7 +84,8 @@ mz::Tensors inputs_of(const Settings& s, const OpCase& c) {
     return inputs;
 }
 
-// The forward pass of one op, and its backward pass: the difference between both and the forward pass.
+// Measures the forward pass of one op, and its backward pass as the difference between both passes and the
+// forward pass.
 void run_op(const Settings& s, const OpCase& c) {
     const mz::Tensors inputs = inputs_of(s, c);
     const mz::amp::Autocast scope(
@@ -196,7 +199,7 @@ std::function<void()> bert_step(const Settings& s, std::int64_t layers) {
     return training_step(s, optimizer, [=] { return mz::cross_entropy(net(ids), labels); });
 }
 
-// The update of 200 parameters as in BERT-base, with gradients as backward() leaves them.
+// Updates 200 parameters as in BERT-base, with gradients in the state that backward() leaves.
 std::function<void()> adamw_step(const Settings& s) {
     mz::Tensors params;
     for (int i = 0; i < 200; ++i) {
@@ -207,7 +210,7 @@ std::function<void()> adamw_step(const Settings& s) {
     return [=] { optimizer->step(); };
 }
 
-// 4 MiB, which the allocator cuts from a segment.
+// Allocates 4 MiB, which the allocator splits from a segment.
 std::function<void()> memory_step(const Settings& s) {
     return [&s] { static_cast<void>(mz::empty({1 << 20}, {.device = s.device})); };
 }

@@ -1,7 +1,8 @@
-// What wider vectors are worth in kernels that are chosen by the name of the instruction set: attention, norms, element-wise
-// loops, conversions, the update of an optimizer. On one thread, the instruction sets in turn, so that a disturbance meets all of them; the
-// shortest time of a call counts. Matrix products choose by measurement instead (cpu/gemm_choice.h), and are not
-// here but within attention. Prints microseconds per call, and the time of AVX2 over that of AVX-512.
+// Measures the gain of wider vectors in kernels that are chosen by the name of the instruction set:
+// attention, norms, element-wise loops, conversions, the update of an optimizer. Runs on one thread, with the
+// instruction sets in turn, so that a disturbance affects all of them; the shortest time of a call counts.
+// Matrix products choose by measurement instead (cpu/gemm_choice.h), and are only measured within attention.
+// Prints microseconds per call, and the time of AVX2 over that of AVX-512.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -26,7 +27,7 @@ struct Case {
     std::function<void()> call;
 };
 
-// The forward pass of an op of one input, or of its gradient with it.
+// The forward pass of an op with one input, or forward and backward.
 Case op_case(const std::string& name, const mz::Tensor& x,
              const std::function<mz::Tensor(const mz::Tensor&)>& op, bool backward) {
     const mz::Tensor input = backward ? x.clone().set_requires_grad() : x;
@@ -82,7 +83,7 @@ double microseconds(const std::function<void()>& call, int calls) {
     return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / calls;
 }
 
-// The shortest time of a call in each instruction set.
+// Returns the shortest time of a call in each instruction set.
 std::vector<double> times_of(const Case& c, const std::vector<Isa>& isas, int rounds) {
     constexpr double round = 500;  // microseconds
     std::vector<double> best(isas.size(), std::numeric_limits<double>::infinity());

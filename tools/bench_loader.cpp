@@ -1,5 +1,6 @@
-// How long a training waits for its data: a ResNet on images that are cropped, mirrored and jittered, with 0 or more
-// worker threads. With --csv FILE: the processor time of read_csv(), for comparison with that of pandas,
+// Measures how long a training waits for its data: a ResNet on images that are cropped, mirrored and
+// jittered, with 0 or more worker threads. With --csv FILE it measures the processor time of read_csv(), for
+// comparison with pandas,
 //   python3 -m timeit -p -r 5 -n 1 -s 'import pandas' 'pandas.read_csv("FILE")'
 #include <fmt/format.h>
 
@@ -49,7 +50,7 @@ struct Times {
     double waiting = 0, all = 0;
 };
 
-// The first batch is left out: it cannot be made beside a step.
+// Measures an epoch without its first batch, which cannot be made during a step.
 Times epoch(mz::nn::ResNet& net, mz::optim::SGD& optimizer, mz::data::DataLoader& loader) {
     Times times;
     auto it = loader.begin();
@@ -81,7 +82,7 @@ void run(const Settings& s) {
         mz::nn::ResNet net(mz::nn::resnet_config(8));
         mz::optim::SGD optimizer(net.parameters(), {.lr = 0.01});
         mz::data::DataLoader loader(images, loader_options(s, workers));
-        static_cast<void>(epoch(net, optimizer, loader));  // threads start, products are chosen
+        static_cast<void>(epoch(net, optimizer, loader));  // starts threads and chooses kernels
         Times sum;
         for (std::int64_t i = 0; i < s.epochs; ++i) {
             const Times times = epoch(net, optimizer, loader);

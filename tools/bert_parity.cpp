@@ -1,5 +1,5 @@
-// Writes what tools/torch_bert.py compares with PyTorch: random weights, batches, and mezzo's hidden states,
-// gradients and training losses on them. tools/bert_parity.py runs both sides and prints a table.
+// Writes the data that tools/torch_bert.py compares with PyTorch: random weights, batches, and mezzo's hidden
+// states, gradients and training losses on them. tools/bert_parity.py runs both sides and prints a table.
 #include <string>
 #include <vector>
 
@@ -47,7 +47,7 @@ Batch batch_of(const Settings& s, const mz::StateDict& batches, std::int64_t ste
     return {at("input_ids"), at("labels"), {at("attention_mask"), at("token_type_ids")}};
 }
 
-// Hidden states, logits, loss and gradients of the first batch, without dropout.
+// Returns hidden states, logits, loss and gradients of the first batch, without dropout.
 mz::StateDict values(const Settings& s, mz::nn::BertForSequenceClassification& net, const Batch& batch) {
     net.eval();
     mz::StateDict results;
@@ -62,7 +62,7 @@ mz::StateDict values(const Settings& s, mz::nn::BertForSequenceClassification& n
                    {"loss", loss.detach()}};
     }
     if (!s.gradients) return results;
-    // A scale that float16 needs and float32 does not notice.
+    // A scale that float16 needs and float32 is not affected by.
     const double scale = 1024;
     (loss * scale).backward();
     for (const auto& [name, p] : net.named_parameters())
@@ -71,7 +71,7 @@ mz::StateDict values(const Settings& s, mz::nn::BertForSequenceClassification& n
     return results;
 }
 
-// The loss of every step of training on the batches, without dropout.
+// Returns the loss of every step of training on the batches, without dropout.
 mz::Tensor train(const Settings& s, mz::nn::BertForSequenceClassification& net,
                  const mz::StateDict& batches) {
     mz::optim::AdamW optimizer(net.named_parameters(), {.lr = s.lr, .weight_decay = 0.01});

@@ -19,8 +19,8 @@ using cuda::TimeAlgo;
 using cuda::Timing;
 namespace lt = cuda::lt;
 
-// Medians of the same algorithm differ from one group of runs to the next, so each finalist gets this many
-// medians, of which the best counts.
+// Medians of one algorithm differ between groups of runs, so each finalist gets this many medians, of which
+// the best counts.
 constexpr int rounds = 3;
 constexpr int max_proposals = 1000;
 constexpr std::size_t starts = 3;  // how many algorithms climb() starts from
@@ -36,7 +36,7 @@ struct Tried {
 
 bool faster(const Tried& a, const Tried& b) { return a.ms < b.ms; }
 
-// 0, 1 ... size - 1 in an order that jumps by about the golden section of the range.
+// Visits 0, 1 ... size - 1 in steps of about the golden section of the range.
 class Jumps {
 public:
     explicit Jumps(std::uint64_t size)
@@ -60,7 +60,7 @@ public:
     SearchResult run() {
         const std::vector<lt::Epilogue> epilogues = cuda::epilogues_of(g_);
         const lt::Epilogue usual = epilogues[lt::has_aux(epilogues[0]) ? 1 : 0];
-        // Before tune(), which puts the plan's candidates into the order of their times.
+        // Before tune(), which sorts the plan's candidates by their times.
         const std::optional<lt::Algo> proposed = first_right(usual);
         const std::optional<lt::Choice> tuned = cuda::tune(s_, g_, epilogues);
         const lt::Epilogue epilogue = tuned ? tuned->epilogue : usual;
@@ -101,7 +101,7 @@ private:
 
     double time_at(double share) const { return begin_ + share * options_.seconds; }
 
-    // The algorithm's time; none if it does not run, or has been tried before.
+    // Returns the algorithm's time; nothing if it does not run or has been tried before.
     std::optional<float> try_algo(lt::Epilogue epilogue, const lt::Algo& algo) {
         if (!known_.insert(std::to_array(algo.data)).second) return std::nullopt;
         const auto ms = time_(epilogue, algo, Timing::quick);
@@ -111,8 +111,8 @@ private:
         return ms;
     }
 
-    // From each of the fastest algorithms so far, goes on to a faster one that differs in one setting, as
-    // long as there is one.
+    // From each of the fastest algorithms so far, moves to a faster one that differs in one setting, as long
+    // as there is one.
     void climb(lt::Plan& plan, lt::Epilogue epilogue, double end) {
         std::vector<Tried> fastest = tried_;
         const std::size_t count = std::min(starts, fastest.size());
@@ -147,7 +147,7 @@ private:
         }
     }
 
-    // The fastest of those tried that sum all terms.
+    // Returns the fastest of the tried algorithms that sum all terms.
     std::vector<Entrant> finalists(lt::Epilogue epilogue) {
         std::stable_sort(tried_.begin(), tried_.end(), faster);
         std::vector<Entrant> result;
@@ -161,7 +161,7 @@ private:
         return result;
     }
 
-    // Times all of them in turn, so that a change of the clock rate affects all alike.
+    // Times all finalists in turn, so that a change of the clock rate affects all alike.
     void compare(std::vector<Entrant>& entrants) {
         for (int round = 0; round < rounds; ++round)
             for (Entrant& e : entrants)

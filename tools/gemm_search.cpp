@@ -1,5 +1,5 @@
-// Compares mezzo's choice of GEMM algorithms with the best that cuBLASLt has, for the products of training
-// steps; prints one JSON object per product as soon as it is done.
+// Compares mezzo's choice of GEMM algorithms with the best of cuBLASLt, for the products of training steps;
+// prints one JSON object per product as soon as it is done.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -22,7 +22,7 @@ namespace mz = mezzo;
 
 namespace {
 
-// A product of one layer's step, and how often a training step has it.
+// A product of one layer's step, and its number in a training step.
 struct Product {
     std::string step, name;
     int per_step;
@@ -31,7 +31,7 @@ struct Product {
     mz::Activation activation = mz::Activation::none;
 };
 
-// Linear(in, out) on `batch` rows, `count` times: forward, and the gradients of input and weight.
+// Adds Linear(in, out) on `batch` rows, `count` times: forward, and the gradients of input and weight.
 void add_layer(std::vector<Product>& all, const std::string& step, const std::string& layer, int count,
                std::int64_t batch, std::int64_t in, std::int64_t out, mz::Activation activation) {
     all.push_back({step, layer + " forward", count, batch, in, out, Product::forward, activation});
@@ -40,7 +40,7 @@ void add_layer(std::vector<Product>& all, const std::string& step, const std::st
         all.push_back({step, layer + name, count, batch, in, out, kind});
 }
 
-// The recipe's MLP: the gradients of its equal layers are one kind of product each, and so are the two
+// Adds the recipe's MLP: the gradients of its equal layers are one kind of product each, and so are the two
 // forward products with a ReLU.
 void add_recipe(std::vector<Product>& all, const std::string& step, std::int64_t batch, std::int64_t width) {
     all.push_back({step, "forward, ReLU", 2, batch, width, width, Product::forward, mz::Activation::relu});
@@ -64,7 +64,7 @@ std::vector<Product> products(std::int64_t divide) {
     return all;
 }
 
-// The operands; their values are random, because zeros take less power and run at a higher clock rate.
+// The operands. Their values are random, because zeros take less power and run at a higher clock rate.
 struct Operands {
     mz::Tensor a, b, c, bias, before;
 };
@@ -73,7 +73,7 @@ mz::Tensor matrix(std::int64_t rows, std::int64_t cols, mz::Dtype dtype) {
     return mz::randn({rows, cols}, {.device = mz::Device{mz::DeviceType::cuda}}).to(dtype);
 }
 
-// As the linear layer asks for it under float16 autocast.
+// Describes the product as the linear layer calls it under float16 autocast.
 mz::cuda::Gemm gemm_of(const Product& p, Operands& o) {
     const mz::Tensor x = matrix(p.batch, p.in, mz::float16), w = matrix(p.out, p.in, mz::float16),
                      dy = matrix(p.batch, p.out, mz::float16);

@@ -32,7 +32,7 @@ void write_logits(const Settings& s, const mz::nn::CausalLm& model) {
     mz::io::save_safetensors(s.path("logits.safetensors"), {{"logits", model(ids).to(mz::float32)}});
 }
 
-// The median of the seconds of a step with AdamW.
+// Returns the median time of a step with AdamW, in seconds.
 double time_training(const Settings& s, mz::nn::CausalLm& model) {
     model.train();
     mz::optim::AdamW optimizer(model.parameters(), {.lr = 1e-4});
@@ -59,7 +59,7 @@ double time_training(const Settings& s, mz::nn::CausalLm& model) {
     return times[times.size() / 2];
 }
 
-// The shortest of three times for all tokens of one text.
+// Returns the shortest of three times for all tokens of one text.
 double time_generation(const Settings& s, const mz::nn::CausalLm& model) {
     const mz::amp::Autocast scope(s.autocast());
     std::vector<std::int64_t> prompt;

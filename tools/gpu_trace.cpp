@@ -1,4 +1,4 @@
-// gpu_trace.h by what the backend of CUDA devices offers to profilers.
+// Implements gpu_trace.h by the profiling interface of the CUDA backend.
 #include "tools/gpu_trace.h"
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// What a program takes from the heap: counted, and limited to see what it does without. Whoever links heap.cpp has operator
-// new replaced in the whole program.
+// Counts and limits heap allocations, to test programs without memory. Linking heap.cpp replaces operator new
+// in the whole program.
 #pragma once
 
-// Calls of operator new by this thread so far.
+// Returns the number of calls of operator new by this thread so far.
 long heap_allocations();
 
-// In its scope so many allocations of this thread succeed.
+// In its scope, so many allocations of this thread succeed; later ones fail.
 class HeapLimit {
 public:
     explicit HeapLimit(long allocations);

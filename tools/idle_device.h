@@ -1,6 +1,6 @@
-// A device that does nothing, for programs that measure the host's work alone.
+// Turns off the emulated device's work, for programs that measure the host alone.
 #pragma once
 
-// Whether the emulated device leaves out what is queued on it from now on. Results are undefined meanwhile. A real device
-// cannot do that: there it throws std::runtime_error.
+// Whether the emulated device skips queued work from now on; results are then undefined. Throws
+// std::runtime_error on a real device, which cannot do that.
 void set_device_idle(bool idle);

@@ -1,5 +1,6 @@
-// Prints what mezzo found on this machine: version, build options, devices, instruction set, cache folder, which
-// kernels multiply matrices on the CPU, by measurement, which fast paths a device has proven, and a self-test.
+// Prints mezzo's view of this machine: version, build options, devices, instruction set, cache folder, which
+// kernels multiply matrices on the CPU, by measurement, which fast paths have passed their self-check on a
+// device, and a self-test.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
@@ -26,7 +27,7 @@ const char* tiles() {
                                     : "yes, but the operating system does not grant them to this process";
 }
 
-// What the build was configured with.
+// Options of the build.
 #ifdef MEZZO_HAVE_PNG
 constexpr const char* png = "PNG";
 #else
@@ -56,7 +57,7 @@ void print_build() {
     fmt::print("processes        {}\n", no_gloo.empty() ? "Gloo" : "one (" + no_gloo + ")");
 }
 
-// Why there is no CUDA device, or why some GPUs are left out; "" if all are used.
+// Returns why there is no CUDA device, or why some GPUs are left out; "" if all are used.
 std::string cuda_absence() {
     const mz::Backend* cuda = mz::backend(mz::DeviceType::cuda);
     if (cuda == nullptr) return "this build has no CUDA";
@@ -91,7 +92,7 @@ void print_choices(bool measure) {
     for (const auto& v : verdicts) fmt::print("{:32}  {:8}  {}\n", v.what, v.chosen, v.times);
 }
 
-// The verdicts on the fast paths of a device.
+// Prints the cached results of the self-checks of a device's fast paths.
 void print_verdicts(mz::Device device, bool prove) {
     if (prove) mz::prove_all(device);
     const std::vector<mz::ListedVerdict> verdicts = mz::verdicts_of(device);
@@ -104,7 +105,7 @@ void print_verdicts(mz::Device device, bool prove) {
                                                           : "not used; " + v.verdict.reason);
 }
 
-// Whether every device computes what it should.
+// Prints whether every device computes correct results, and returns it.
 bool print_self_test() {
     std::vector<mz::Device> devices{mz::cpu_device};
     for (int i = 0; i < mz::cuda_device_count(); ++i) devices.emplace_back(mz::DeviceType::cuda, i);

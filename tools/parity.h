@@ -30,8 +30,8 @@ struct Settings {
     std::string path(const std::string& name) const { return folder + "/" + name; }
 };
 
-// Parses the command line, to which add_options(app) adds the program's own options, and calls body(). Returns
-// the exit code of the program.
+// Parses the command line, to which add_options(app) adds the program's own options, and calls body().
+// Returns the exit code of the program.
 template <class AddOptions, class Body> int run_program(const char* name, const char* description,
                                                         Settings& s, int argc, char** argv,
                                                         const AddOptions& add_options, const Body& body) {
@@ -57,8 +57,8 @@ inline void write_text(const std::string& path, const std::string& text) {
     if (!file) throw std::runtime_error("cannot write " + path);
 }
 
-// Loads the folder's weights into the module and returns its batches. The first run in a folder makes both: it
-// adds noise to biases and norms, whose neutral values would hide a mistake in their use, and calls
+// Loads the folder's weights into the module and returns its batches. The first run in a folder makes both:
+// it adds noise to biases and norms, whose neutral values would hide mistakes in their use, and calls
 // make_batches().
 template <class MakeBatches>
 mz::StateDict weights_and_batches(const Settings& s, mz::nn::Module& net, const MakeBatches& make_batches) {
@@ -74,7 +74,7 @@ mz::StateDict weights_and_batches(const Settings& s, mz::nn::Module& net, const 
     return mz::io::load_state_dict_file(batches);
 }
 
-// A tensor of batches.safetensors.
+// Returns a tensor of batches.safetensors.
 inline const mz::Tensor& entry(const mz::StateDict& batches, const std::string& wanted) {
     for (const auto& [name, value] : batches)
         if (name == wanted) return value;

@@ -1,7 +1,9 @@
-// Runs the ops that tools/random_ops.py has drawn, on its inputs, and writes results and gradients for it to compare with PyTorch.
+// Runs the ops that tools/random_ops.py has drawn, on its inputs, and writes results and gradients, which it
+// compares with PyTorch's.
 //
-//   random_ops FOLDER   reads cases.txt ("id layout op argument..." a line) and inputs.safetensors ("id.0", "id.1", ...),
-//                       writes results.safetensors ("id.y0", ..., gradients "id.g0", ...) and errors.txt ("id message")
+//   random_ops FOLDER   reads cases.txt ("id layout op argument..." per line) and inputs.safetensors
+//                       ("id.0", "id.1", ...), writes results.safetensors ("id.y0", ..., gradients "id.g0", ...)
+//                       and errors.txt ("id message")
 #include <mezzo/mezzo.h>
 
 #include <cmath>
@@ -22,7 +24,7 @@ namespace {
 
 using mz::Tensor, mz::Tensors;
 
-// The words behind an op's name: "-" stands for none, numbers of a list are separated by commas.
+// The words after an op's name: "-" means none, numbers of a list are separated by commas.
 struct Arguments {
     std::vector<std::string> words;
 
@@ -216,7 +218,8 @@ const Table& table() {
     return all;
 }
 
-// The same elements: "t" with the first and last dimension swapped in memory, "s" every second one of a longer row.
+// Returns the same elements in another layout: "t" with the first and last dimension swapped in memory, "s"
+// every second element of a longer row.
 Tensor laid_out(const Tensor& x, const std::string& layout) {
     if (layout == "t" && x.dim() >= 2) return x.transpose(0, -1).contiguous().transpose(0, -1);
     if (layout == "s" && x.dim() >= 1)
@@ -224,7 +227,7 @@ Tensor laid_out(const Tensor& x, const std::string& layout) {
     return x;
 }
 
-// As in random_ops.py.
+// The same as in random_ops.py.
 Tensor waves(const Tensor& y) {
     std::vector<double> values;
     for (std::int64_t i = 0; i < y.numel(); ++i) values.push_back(std::sin(1.3 * double(i) + 0.25));

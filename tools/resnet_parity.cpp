@@ -1,6 +1,6 @@
-// Writes what tools/torch_resnet.py compares with PyTorch: weights, batches, and mezzo's hidden states,
-// gradients, losses, running statistics and skipped steps on them. tools/resnet_parity.py runs both sides and
-// prints a table.
+// Writes the data that tools/torch_resnet.py compares with PyTorch: weights, batches, and mezzo's hidden
+// states, gradients, losses, running statistics and skipped steps on them. tools/resnet_parity.py runs both
+// sides and prints a table.
 #include <fmt/format.h>
 
 #include <string>
@@ -32,7 +32,7 @@ mz::nn::ResNetConfig config_of(const Settings& s) {
     return config;
 }
 
-// Images of noise whose brightest channel is a part of their class, so that there is something to learn.
+// Noise images whose brightest channel is the class modulo 3, so that there is something to learn.
 mz::StateDict random_batches(const Settings& s) {
     const mz::Tensor labels = mz::randint(0, 10, {s.steps, s.batch});
     std::vector<std::int64_t> bright;
@@ -43,7 +43,7 @@ mz::StateDict random_batches(const Settings& s) {
     return {{"images", mz::cast(images, mz::uint8)}, {"labels", labels}};
 }
 
-// The first batches of CIFAR-10 files, in an order drawn once.
+// Returns the first batches of CIFAR-10 files, in an order drawn once.
 mz::StateDict file_batches(const Settings& s) {
     mz::data::DataLoader loader(mz::data::cifar10({.files = {s.data}}),
                                 {.batch_size = s.batch, .shuffle = true, .drop_last = true, .seed = s.seed});
@@ -67,13 +67,13 @@ void write_settings(const Settings& s, const mz::nn::ResNetConfig& config) {
 }
 
 mz::data::Batch batch_of(const Settings& s, const mz::StateDict& batches, std::int64_t step) {
-    // In float32 as PyTorch has them, whatever is computed with them then.
+    // In float32 as in PyTorch, whatever dtype is used afterwards.
     const mz::Tensor pixels = parity::entry(batches, "images")[step].to(mz::float32) / 255.0;
     const mz::Tensor x = (pixels - mz::Tensor::from(mean, {3})) / mz::Tensor::from(stddev, {3});
     return {x.to(s.dtype()).to(s.device), parity::entry(batches, "labels")[step].contiguous().to(s.device)};
 }
 
-// The results of the stages, logits, loss and gradients of the first batch, while training.
+// Returns the results of the stages, logits, loss and gradients of the first batch, in training mode.
 mz::StateDict values(const Settings& s, mz::nn::ResNet& net, const mz::data::Batch& batch) {
     mz::StateDict results;
     mz::Tensor loss;
@@ -87,9 +87,9 @@ mz::StateDict values(const Settings& s, mz::nn::ResNet& net, const mz::data::Bat
         results.emplace_back("logits", logits.detach());
         results.emplace_back("loss", loss.detach());
     }
-    const double scale = 1024;  // float16 needs it, float32 does not notice
+    const double scale = 1024;  // float16 needs it, float32 is not affected
     (loss * scale).backward();
-    // A gradient has the memory order of its parameter; files have PyTorch's.
+    // A gradient has the memory order of its parameter; files have PyTorch's order.
     for (const auto& [name, p] : net.named_parameters()) {
         const mz::Tensor gradient = (p.grad() / scale).detach();
         results.emplace_back("grad." + name, p.dim() == 4 ? gradient.permute({0, 3, 1, 2}) : gradient);
@@ -98,7 +98,8 @@ mz::StateDict values(const Settings& s, mz::nn::ResNet& net, const mz::data::Bat
     return results;
 }
 
-// Losses and skipped steps of training on the batches, and the running statistics after three of them.
+// Returns losses and skipped steps of training on the batches, and the running statistics after three of
+// them.
 mz::StateDict train(const Settings& s, mz::nn::ResNet& net, const mz::StateDict& batches) {
     mz::optim::SGD optimizer(
         net.named_parameters(),

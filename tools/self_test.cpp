@@ -13,11 +13,11 @@ namespace mz = mezzo;
 
 namespace {
 
-// Sizes that are no multiples of any tile.
+// Sizes that are not multiples of any tile.
 constexpr std::int64_t rows = 33, inner = 65, columns = 17;
 
-// Multiples of 1/8 from -1 to 1, which every floating dtype holds exactly, in no order: bits of multiples of a large
-// number (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+// Multiples of 1/8 from -1 to 1, which every floating dtype represents exactly, in pseudo-random order: bits
+// of multiples of a large number (Knuth, The Art of Computer Programming, volume 3, section 6.4).
 std::vector<double> values(std::int64_t count, std::int64_t factor) {
     std::vector<double> result(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i)
@@ -45,7 +45,7 @@ struct Problem {
     }
 };
 
-// The largest error of a product, relative to its largest element.
+// Returns the largest error of a product, relative to its largest element.
 double product_error(const Problem& problem) {
     const std::vector<double> found = mz::matmul(problem.x, problem.w).to_vector<double>();
     double error = 0, largest = 0;
@@ -58,8 +58,8 @@ double product_error(const Problem& problem) {
     return error / largest;
 }
 
-// Of the gradient of the product's sum by x, which is the sums of w's rows in every row; relative to the largest sum that
-// there could be.
+// Returns the largest error of the gradient of the product's sum with respect to x, which has the sums of w's
+// rows in every row; relative to the largest possible sum.
 double gradient_error(const Problem& problem) {
     mz::matmul(problem.x, problem.w).sum().backward();
     const std::vector<double> found = problem.x.grad().to_vector<double>();
@@ -74,7 +74,7 @@ double gradient_error(const Problem& problem) {
     return error / columns;
 }
 
-// The last loss of a training over the first.
+// Returns the last loss of a training divided by the first.
 double loss_ratio(mz::Dtype dtype, mz::Device device) {
     const Problem data(mz::float32, device);
     const mz::Tensor x = data.x.detach(), y = mz::matmul(x, data.w).detach() * 0.1;

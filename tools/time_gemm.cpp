@@ -2,8 +2,8 @@
 //     m n k OP TYPE PRECISION MILLISECONDS
 // with OP NN, NT, TN or TT, TYPE float32, bfloat16 or float16 and PRECISION highest, high or medium (of
 // float32 products), and answers each with the seconds of a call: median and fastest. Four sets of operands
-// take turns, so that they come from the L3 cache or from memory, as a layer's do in training. Results have
-// the type of the operands; those of TN, the form of weight gradients, are float32.
+// are used in turn, so that they come from the L3 cache or from memory, as a layer's do in training. Results
+// have the dtype of the operands; those of TN, the form of weight gradients, are float32.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

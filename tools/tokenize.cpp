@@ -1,5 +1,5 @@
-// Lines to token ids: one line of ids for each line of a file or of standard input. By a vocab.txt of BERT, or by
-// a tokenizer as Hugging Face saves it. Or learns such a tokenizer.
+// Converts lines to token ids: one line of ids for each line of a file or of standard input. Uses a vocab.txt
+// of BERT, or a tokenizer as Hugging Face saves it; or learns such a tokenizer.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Options {
          decode = false;
 };
 
-// Lines as std::getline gives them: a carriage return is part of its line.
+// Reads lines as std::getline does: a carriage return is part of its line.
 std::vector<std::string> read_lines(const std::string& path) {
     const std::string text =
         path.empty() ? program::read_all(stdin, "standard input") : program::read_file(path);
@@ -51,7 +51,7 @@ void print(const std::vector<mezzo::data::Encoding>& encodings, const Options& o
     std::fwrite(out.data(), 1, out.size(), stdout);
 }
 
-// Lines two by two, as pairs of texts.
+// Encodes lines two by two, as pairs of texts.
 template <class Tokenizer, class Encode>
 std::vector<mezzo::data::Encoding> encode_pairs(const Tokenizer& tokenizer,
                                                 const std::vector<std::string>& lines, const Encode& encode) {

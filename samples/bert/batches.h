@@ -1,4 +1,4 @@
-// Tokenized texts in batches: dynamic padding, and batches of texts of similar length.
+// Batches of tokenized texts: dynamic padding, and batches of texts of similar length.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace bert {
 
-// Tokens of a corpus with its labels.
+// Encodings and labels of a corpus.
 struct Samples {
     std::vector<mezzo::data::Encoding> encodings;
     std::vector<std::int64_t> labels;
@@ -20,18 +20,19 @@ Samples tokenize(const Corpus& corpus, const mezzo::data::WordPiece& tokenizer, 
 
 struct BatchOptions {
     std::int64_t batch_size = 16;
-    std::int64_t pad_to = 0;  // tokens a row; 0: the longest text of the batch
+    std::int64_t pad_to = 0;  // tokens per row; 0: the longest text of the batch
     bool bucket = true;       // texts of similar length share a batch
     bool shuffle = true;
     std::uint64_t seed = 1;
 };
 
-// Which samples make up each batch of an epoch: a function of the arguments alone, so that an interrupted
-// epoch can be continued. With buckets, pools of 64 batches are sorted by length and the batches shuffled.
+// Returns the indices of the samples in each batch of an epoch. They depend only on the arguments, so that an
+// interrupted epoch can be continued. With `bucket`, pools of 64 batches are sorted by length and the batches
+// shuffled.
 std::vector<std::vector<std::int64_t>> epoch_batches(const Samples& samples, const BatchOptions& options,
                                                      std::int64_t epoch);
 
-// The batches of the epoch that was asked for last.
+// Caches the batches of the epoch of the last call.
 class EpochOrder {
 public:
     EpochOrder(const Samples& samples, const BatchOptions& options) : samples_(samples), options_(options) {}
@@ -45,7 +46,7 @@ private:
     std::vector<std::vector<std::int64_t>> batches_;
 };
 
-// The samples of a batch that are a rank's.
+// Returns this rank's samples of a batch.
 std::vector<std::int64_t> part_of(const std::vector<std::int64_t>& indices,
                                   const mezzo::data::ShardRows& mine);
 
@@ -56,7 +57,7 @@ struct Batch {
 Batch make_batch(const Samples& samples, const std::vector<std::int64_t>& indices, std::int64_t pad_to,
                  std::int64_t pad_id, mezzo::Device device);
 
-// A small generator of its own (SplitMix64, Steele et al., OOPSLA 2014): the order of samples must not depend
+// A separate random generator (SplitMix64, Steele et al., OOPSLA 2014): the order of samples must not depend
 // on how many random numbers the model has drawn.
 class Shuffler {
 public:

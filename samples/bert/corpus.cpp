@@ -15,7 +15,7 @@ namespace bert {
 
 namespace {
 
-// A whole line as a non-negative number, or an error that says where.
+// Parses a whole line as a non-negative number; errors name the line.
 std::int64_t parse_label(const std::string& line, const std::string& path, std::size_t number) {
     const bool digits =
         !line.empty() && line.size() < 10 && line.find_first_not_of("0123456789") == line.npos;
@@ -41,7 +41,7 @@ Corpus read_split(const std::string& folder, const std::string& split) {
     return corpus;
 }
 
-// Class names by number. A class that mapping.txt does not name is called by its number.
+// Returns class names by number. A class that is not in mapping.txt has its number as name.
 std::vector<std::string> class_names(const std::string& folder, std::int64_t count) {
     std::vector<std::string> names;
     for (std::int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
@@ -62,13 +62,13 @@ std::string output_of(const char* command) {
     if (!pipe) throw std::runtime_error(fmt::format("cannot run \"{}\"", command));
     std::string text = program::read_all(pipe.get(), fmt::format("the output of \"{}\"", command));
     const int status = pclose(pipe.release());
-    // Without apt-cache there is no text, and the caller says what to do; an incomplete text is an error.
+    // Without apt-cache there is no text, which the caller reports; an incomplete text is an error.
     if (status != 0 && !text.empty())
         throw std::runtime_error(fmt::format("\"{}\" failed after {} bytes", command, text.size()));
     return text;
 }
 
-// Descriptions by section; "contrib/net" and "net" are one.
+// Returns descriptions by section; "contrib/net" and "net" are one section.
 std::map<std::string, std::vector<std::string>> packages_by_section() {
     std::map<std::string, std::vector<std::string>> sections;
     const std::string all = output_of("apt-cache dumpavail 2>/dev/null");

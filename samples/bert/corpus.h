@@ -1,4 +1,4 @@
-// Labelled texts, and where they come from.
+// Labelled texts, and functions that read them.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ struct Corpora {
     std::vector<std::string> classes;
 };
 
-// The lines of a text file, without line ends. Throws std::runtime_error when it cannot be read to its end.
+// Returns the lines of a text file, without line ends. Throws std::runtime_error if it cannot be read
+// completely.
 std::vector<std::string> read_lines(const std::string& path);
 
-// TweetEval's layout: train_text.txt, train_labels.txt, val_text.txt, val_labels.txt, one text or label a
-// line, and mapping.txt with "label<TAB>name" lines (without it, classes are called by their numbers).
+// Reads TweetEval's layout: train_text.txt, train_labels.txt, val_text.txt, val_labels.txt, one text or label
+// per line, and mapping.txt with "label<TAB>name" lines (without it, classes have their numbers as names).
 Corpora read_text_folder(const std::string& folder);
 
-// Short descriptions of the packages that this Debian machine knows, with their section as class: sections
-// with fewer than 200 packages are left out, every tenth text is for validation. At most `limit` texts for
-// training, all if it is 0.
+// Returns short descriptions of the packages in this Debian machine's lists, with their section as class.
+// Sections with fewer than 200 packages are left out; every tenth text is for validation. At most `limit`
+// texts for training, all if it is 0.
 Corpora read_package_descriptions(std::size_t limit);
 
 }  // namespace bert

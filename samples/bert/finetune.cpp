@@ -21,20 +21,21 @@ mz::Tensor logits_of(const Classifier& model, const Batch& batch) {
                                           .token_type_ids = batch.tokens.token_type_ids});
 }
 
-// Two classes share one logit, as in the experiment that this sample follows; more have one logit each.
+// Two classes share one logit, as in the experiment that this sample reproduces; more classes have one logit
+// each.
 mz::Tensor loss_of(const Setup& setup, const mz::Tensor& logits, const mz::Tensor& labels) {
     if (!setup.binary()) return mz::cross_entropy(logits, labels);
     return mz::binary_cross_entropy_with_logits(logits.squeeze(-1), labels.to(mz::float32));
 }
 
-// [n, classes] of a batch's logits, in float32.
+// Returns the probabilities [n, classes] of a batch's logits, in float32.
 mz::Tensor probabilities(const Setup& setup, const mz::Tensor& logits) {
     if (!setup.binary()) return mz::softmax(logits.to(mz::float32));
     const mz::Tensor p = mz::sigmoid(logits.to(mz::float32));
     return mz::cat({1 - p, p}, -1);
 }
 
-// The texts that a rank classifies; none where there are more ranks than texts.
+// Returns the texts that a rank classifies; none if there are more ranks than texts.
 Samples share_of(const Samples& all, const mz::data::Shard& shard) {
     const mz::data::ShardRows mine = shard.slice(all.size());
     if (mine.weight == 0) return {};

@@ -8,12 +8,12 @@ namespace bert {
 
 using Classifier = mezzo::nn::BertForSequenceClassification;
 
-// Trains on the training texts and prints macro-F1 and accuracy on the validation texts after every epoch. False: a
-// signal has ended it.
+// Trains on the training texts and prints macro-F1 and accuracy on the validation texts after every epoch.
+// Returns false if a signal has ended it.
 [[nodiscard]] bool finetune(const Options& options, const Setup& setup, const Samples& train,
                             const Samples& validation, Classifier& model);
 
-// Predictions for every sample, in order: the class and its probability.
+// The predicted class of a sample and its probability; predict() returns them for all samples, in order.
 struct Prediction {
     std::int64_t label = 0;
     double probability = 0;

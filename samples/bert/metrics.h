@@ -1,4 +1,4 @@
-// How good a classifier is.
+// Metrics of a classifier.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ public:
     void add(std::int64_t truth, std::int64_t predicted) {
         ++counts_[std::size_t(truth * classes_ + predicted)];
     }
-    // Adds what the other ranks have counted. Collective.
+    // Adds the counts of the other ranks. Collective.
     void add_other_ranks(const mezzo::distributed::Group& group) {
         const mezzo::Tensor counts = mezzo::Tensor::from(counts_, {std::int64_t(counts_.size())});
         group.all_reduce_(counts);
@@ -30,7 +30,7 @@ public:
             }
         return all ? double(right) / double(all) : 0;
     }
-    // The mean over the classes of 2 TP / (2 TP + FP + FN); 0 for a class that neither occurs nor is
+    // Returns the mean over the classes of 2 TP / (2 TP + FP + FN); 0 for a class that neither occurs nor is
     // predicted.
     double macro_f1() const {
         double total = 0;

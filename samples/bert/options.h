@@ -9,13 +9,15 @@
 namespace bert {
 
 struct Options {
-    std::string data;     // folder of TweetEval files; empty: package descriptions
-    std::string weights;  // safetensors file, or a folder with config.json and vocab.txt beside it
+    std::string data;  // folder of TweetEval files; empty: package descriptions
+    // safetensors file or its folder, which may also have config.json and vocab.txt
+    std::string weights;
     std::string vocab, model_config;
     std::string precision = "fp32";
     mezzo::Device device;
-    bool device_given = false;  // else it is that of the rank
-    int threads = 0;            // of the CPU; 0: as many as there are processors for the rank
+    // otherwise the device is the rank's
+    bool device_given = false;
+    int threads = 0;  // of the CPU; 0: as many as the rank has processors
     std::int64_t layers = 2, hidden = 128, heads = 2, intermediate = 0;  // without a config; 0: 4 * hidden
     double dropout = 0.1;
     bool pooler = true;
@@ -27,11 +29,11 @@ struct Options {
     double lr = 0;               // 0: 2e-5 with weights, 5e-4 for a model from scratch
     double pretrain_lr = 1e-3, weight_decay = 0.01, warmup = 0.1, clip = 1.0;
     std::uint64_t seed = 1;
-    std::int64_t limit = 0;  // at most so many training texts; 0: all
+    std::int64_t limit = 0;  // limit of the training texts; 0: all
     std::string checkpoint;
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;
-    bool shard = false;  // the optimizer's state, among the ranks
+    bool shard = false;  // shards the optimizer's state among the ranks
     std::string save, predict, trace, profile;
     std::int64_t log_every = 50;
     bool progress = false;
@@ -41,7 +43,7 @@ struct Options {
     mezzo::amp::AutocastOptions autocast() const { return {.dtype = low(), .enabled = mixed()}; }
 };
 
-// Returns -1 to go on, or the exit code of a program that has printed help or an error.
+// Returns -1 to continue, or the exit code of a program that has printed help or an error.
 int parse_options(int argc, char** argv, Options& options);
 
 }  // namespace bert

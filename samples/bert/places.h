@@ -1,4 +1,4 @@
-// Checks, before the work and not after it, whether its results can be written.
+// Checks before the training whether its results can be written.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace bert {
 
-// Makes the folder of --save. Throws std::exception where --save, --checkpoint or --trace cannot be written,
-// or what --resume and --model-config name cannot be used; of a checkpoint only the header is read here.
+// Creates the folder of --save. Throws std::exception if --save, --checkpoint or --trace cannot be written,
+// or if the files of --resume and --model-config cannot be used. Reads only the header of a checkpoint.
 void check_places(const Options& options);
 
 }  // namespace bert

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t ignored = -100;
 
-// Chooses 15 % of a text's tokens to be predicted: of them 80 % become [MASK], 10 % any token, 10 % stay.
-// Returns the labels: the token where one is to be predicted, else -100.
+// Chooses 15 % of a text's tokens to be predicted: 80 % of them become [MASK], 10 % a random token, 10 %
+// stay. Returns the labels: the token if it is to be predicted, otherwise -100.
 std::vector<std::int64_t> mask_tokens(std::vector<std::int64_t>& ids, const mz::data::Encoding& encoding,
                                       const mz::data::WordPiece& tokenizer, Shuffler& random) {
     std::vector<std::int64_t> labels(ids.size(), ignored);
@@ -36,15 +36,15 @@ std::vector<std::int64_t> mask_tokens(std::vector<std::int64_t>& ids, const mz::
 struct MaskedBatch {
     mz::Tensor ids, attention_mask;
     mz::nn::MaskedTokens masked;
-    double weight = 1;  // of the mean over the masked tokens of this rank
+    double weight = 1;  // of the mean over this rank's masked tokens
 };
 
 std::int64_t count_chosen(std::span<const std::int64_t> labels) {
     return std::int64_t(labels.size()) - std::count(labels.begin(), labels.end(), ignored);
 }
 
-// This rank's rows of a batch with different masks in every epoch. The masks depend on the arguments alone: all
-// ranks make those of the whole batch.
+// Returns this rank's rows of a batch, with different masks in every epoch. The masks depend only on the
+// arguments: all ranks make the masks of the whole batch.
 MaskedBatch make_masked_batch(const Options& options, const Setup& setup, const Samples& samples,
                               const std::vector<std::int64_t>& indices, std::uint64_t seed) {
     Shuffler random(seed);
@@ -62,8 +62,7 @@ MaskedBatch make_masked_batch(const Options& options, const Setup& setup, const 
         std::copy(text.begin(), text.end(), first);
         std::copy(of_row.begin(), of_row.end(), labels.begin() + std::ptrdiff_t(row) * length);
     }
-    // In a batch of very short texts it can happen that no token is chosen. Then its first token is to be
-    // predicted.
+    // In a batch of very short texts no token may be chosen. Its first token is predicted then.
     if (std::all_of(labels.begin(), labels.end(), [](std::int64_t label) { return label == ignored; }))
         labels[0] = ids[0];
     const mz::data::ShardRows mine = setup.group.shard().slice(shape[0]);

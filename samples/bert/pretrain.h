@@ -5,7 +5,7 @@
 
 namespace bert {
 
-// Trains a masked language model on the texts; the encoder inside it is what the classifier starts from. False: a
+// Trains a masked language model on the texts; the classifier starts from its encoder. Returns false if a
 // signal has ended it.
 [[nodiscard]] bool pretrain(const Options& options, const Setup& setup, const Samples& samples,
                             mezzo::nn::BertForMaskedLM& model);

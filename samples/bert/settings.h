@@ -8,8 +8,8 @@ namespace bert {
 
 struct Setup;
 
-// Options by their names, the model's sizes, and digests of texts, vocabulary and weights that the training
-// starts from.
+// Returns options by their names, the model's sizes, and digests of the texts, vocabulary and weights that
+// the training starts from.
 training::Settings settings_of(const Options& options, const Setup& setup, const mezzo::StateDict& weights);
 
 }  // namespace bert

@@ -15,7 +15,7 @@ namespace bert {
 
 namespace {
 
-// The file that --weights names, or the usual one in the folder that it names.
+// Returns the file of --weights, or the usual file in the folder of --weights.
 std::string weights_file(const Options& options) {
     if (!options.weights.empty() && !fs::exists(options.weights))
         throw std::runtime_error("--weights: there is no " + options.weights);
@@ -26,7 +26,7 @@ std::string weights_file(const Options& options) {
     throw std::runtime_error(options.weights + ": holds no model.safetensors");
 }
 
-// A file beside the weights, or "" if there is none.
+// Returns a file in the folder of the weights, or "" if there is none.
 std::string beside_weights(const Options& options, const char* name) {
     if (options.weights.empty()) return {};
     const fs::path given = options.weights;
@@ -87,7 +87,7 @@ void write_lines(const fs::path& path, const std::vector<std::string>& lines) {
 }  // namespace
 
 Setup make_setup(const Options& options, const mz::distributed::Group& group) {
-    // First the checks that take no time.
+    // Fast checks come first.
     if (group.leader()) check_places(options);
     std::vector<std::string> to_predict;
     if (!options.predict.empty()) to_predict = read_lines(options.predict);

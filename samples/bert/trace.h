@@ -1,5 +1,5 @@
-// What tools/torch_finetune.py needs to repeat a run in PyTorch: settings, initial weights, every batch,
-// every loss.
+// Records a run so that tools/torch_finetune.py can repeat it in PyTorch: settings, initial weights, every
+// batch, every loss.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace bert {
 
 class Trace {
 public:
-    // An empty folder: nothing is written. Otherwise weights.safetensors, config.json, settings.json and
-    // validation.safetensors are, at once.
+    // Writes weights.safetensors, config.json, settings.json and validation.safetensors at once. With an
+    // empty folder nothing is written.
     Trace(const Options& options, const Setup& setup, const Samples& validation,
           const mezzo::nn::Module& model);
     bool on() const { return !folder_.empty(); }

@@ -22,7 +22,7 @@ bool has_suffix(const std::string& name, std::initializer_list<const char*> suff
     return std::any_of(suffixes.begin(), suffixes.end(), [&](const char* s) { return name.ends_with(s); });
 }
 
-// Decay for matrices; none for biases and LayerNorm.
+// Weight decay for matrices; none for biases and LayerNorm.
 std::vector<mz::optim::AdamWGroup> parameter_groups(const Options& options, const Stage& stage) {
     mz::optim::AdamWOptions decayed{.lr = stage.lr, .weight_decay = options.weight_decay},
         plain{.lr = stage.lr, .weight_decay = 0};
@@ -32,7 +32,7 @@ std::vector<mz::optim::AdamWGroup> parameter_groups(const Options& options, cons
     return groups;
 }
 
-// The stage in which a checkpoint was saved. Throws where it belongs to a training with other settings.
+// Returns the stage in which a checkpoint was saved. Throws if it belongs to a training with other settings.
 std::int64_t stage_of(const mz::training::Checkpoint& checkpoint, const std::string& path) {
     std::int64_t stage = -1;
     for (const auto& [name, value] : checkpoint.check_settings(path).metadata)
@@ -64,7 +64,7 @@ public:
                        .group = &group_}) {
         if (options.shard) mz::distributed::shard(optimizer_, parallel_);
         if (options.resume && mz::distributed::checkpoint_exists(group, options.checkpoint)) resume();
-        // Where there are two stages the second is profiled.
+        // If there are two stages, the second is profiled.
         if (stage.number == 1 || options.epochs == 0)
             profile_.emplace(options.profile, group, *stage.model, options.device, total_steps_ - at_.step);
     }
@@ -112,13 +112,13 @@ private:
         return false;
     }
 
-    // Forward and backward of up to `accumulate` batches, then one update.
+    // Runs forward and backward of up to `accumulate` batches, then one update.
     void step() {
         const std::int64_t last = std::min(at_.batch + options_.accumulate, stage_.batches(at_.epoch));
         const auto parts = double(last - at_.batch);
         mz::Tensor step_loss;
         for (; at_.batch < last; ++at_.batch) {
-            // The last backward pass sends the sum of all to the other ranks.
+            // Only the last backward pass reduces the accumulated gradients over the ranks.
             std::optional<mz::distributed::DataParallel::Local> here;
             if (at_.batch + 1 < last) here.emplace(parallel_);
             mz::Tensor loss;

@@ -1,5 +1,5 @@
-// A character language model: a small Transformer learns a text by heart in float16 with a loss scaler, and continues
-// a prompt.
+// A character language model: a small Transformer memorises a text in float16 with a loss scaler, and
+// continues a prompt.
 #include <mezzo/mezzo.h>
 
 #include <iostream>

@@ -1,4 +1,5 @@
-// One model that answers several threads at once, each in its own precision, while the main thread trains a clone.
+// Concurrent inference: several threads call one model, each in its own precision, while the main thread
+// trains a clone.
 #include <mezzo/mezzo.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Regression on a table: reads a CSV file with a header, the last column being what to predict, normalises it, and
+// Regression on a table: reads a CSV file with a header, whose last column is the target, normalises it, and
 // fits a small network. Without an argument it makes a table of its own.
 #include <mezzo/mezzo.h>
 

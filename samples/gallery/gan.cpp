@@ -1,5 +1,5 @@
-// Two networks against each other: a generator learns to put points on a circle, a discriminator to tell them from
-// real ones (Goodfellow et al., arXiv 1406.2661).
+// Two networks against each other: a generator learns to put points on a circle, a discriminator to
+// distinguish them from real ones (Goodfellow et al., arXiv 1406.2661).
 #include <mezzo/mezzo.h>
 
 #include <iostream>

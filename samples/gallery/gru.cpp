@@ -1,5 +1,5 @@
-// A recurrent network (GRU; Cho et al., arXiv 1406.1078) with averaged weights: it adds the two marked numbers of a
-// sequence.
+// A recurrent network (GRU; Cho et al., arXiv 1406.1078) with averaged weights: it adds the two marked
+// numbers of a sequence.
 #include <mezzo/mezzo.h>
 
 #include <iostream>

@@ -1,5 +1,5 @@
-// A function with a gradient of one's own: rounding that lets gradients through (the straight-through estimator), used
-// to train weights of four bits; and a cube whose gradient is checked against differences.
+// A custom function with its own gradient: rounding that lets gradients through (the straight-through
+// estimator), used to train weights of four bits; and a cube whose gradient is checked against differences.
 #include <mezzo/mezzo.h>
 
 #include <cmath>

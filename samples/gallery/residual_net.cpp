@@ -1,5 +1,5 @@
-// A network with residual blocks of one's own, in three precisions: two spirals are told apart in float32, bfloat16
-// and float16.
+// A network with residual blocks of one's own, in three precisions: it separates two spirals in float32,
+// bfloat16 and float16.
 #include <mezzo/mezzo.h>
 
 #include <iostream>

@@ -1,5 +1,5 @@
-// Transfer learning: a network trained for one task gets a new head for another. Its body is frozen first and tuned
-// with a smaller rate afterwards; the best weights are kept.
+// Transfer learning: a network trained for one task gets a new head for another. Its body is frozen first and
+// tuned with a smaller rate afterwards; the best weights are restored at the end.
 #include <mezzo/mezzo.h>
 
 #include <iostream>

@@ -1,4 +1,4 @@
-// Options of the program.
+// The command line of gpt.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace gpt {
 struct Options {
     std::vector<std::string> texts;  // files; none: licences of this machine
     std::string tokenizer;           // a tokenizer.json
-    std::int64_t bpe = 0;            // tokens of a vocabulary that is learnt; 0 and no tokenizer: bytes
-    std::string model;               // folder to generate with, without a training
+    std::int64_t bpe = 0;            // size of a vocabulary to learn; 0 and no tokenizer: bytes
+    std::string model;               // folder of a model to generate with, without training
     std::string architecture = "gpt", precision = "fp32";
     std::int64_t layers = 4, width = 128, heads = 4, context = 128;
     double dropout = 0.1;
@@ -28,7 +28,7 @@ struct Options {
     int threads = 0;  // 0: as many as there are processors
 };
 
-// -1 to go on, or the exit code.
+// Returns -1 to continue, or the exit code.
 int parse_options(int argc, char** argv, Options& options);
 
 }  // namespace gpt

@@ -26,7 +26,7 @@ std::vector<std::string> licence_files() {
     return files;
 }
 
-// The begin of the character that byte `at` is part of.
+// Returns the beginning of the character that byte `at` belongs to.
 std::size_t character_begin(const std::string& text, std::size_t at) {
     while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
     return at;
@@ -38,7 +38,7 @@ Vocabulary vocabulary_for(const Options& o, const std::string& train) {
     const std::string json = program::read_file(o.tokenizer);
     try {
         return Vocabulary(json);
-    } catch (const mz::Error& error) {  // which knows the text only
+    } catch (const mz::Error& error) {  // it only contains the text
         throw std::runtime_error(fmt::format("--tokenizer: {}: {}", o.tokenizer, error.what()));
     }
 }

@@ -1,4 +1,4 @@
-// Texts to learn from, as tokens.
+// Training texts as tokens.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ struct Texts {
     std::string digest;  // of texts and vocabulary
 };
 
-// The files, or the licences of this machine; the last tenth of each is for validation. Throws std::runtime_error
-// where a part has not more than options.context tokens.
+// Reads the files, or the licences of this machine; the last tenth of each is for validation. Throws
+// std::runtime_error unless both parts have more than options.context tokens.
 Texts read_texts(const Options& options);
 
 struct Pieces {
     mezzo::Tensor input, target;  // int64 [rows, context]; each target is the next input
     double weight = 1;            // of this rank's mean
 };
-// Pieces that begin at random places, decided by seed and step alone; the rows of this rank.
+// Returns this rank's rows of pieces at random positions, which depend only on seed and step.
 Pieces draw_pieces(const Tokens& text, std::int64_t rows, std::int64_t context, std::uint64_t seed,
                    std::int64_t step, const mezzo::data::Shard& rank);
-// Up to `rows` pieces, evenly spread over the text.
+// Returns up to `rows` pieces, evenly spread over the text.
 Pieces spread_pieces(const Tokens& text, std::int64_t rows, std::int64_t context);
 
 }  // namespace gpt

@@ -20,7 +20,7 @@ namespace gpt {
 
 namespace {
 
-// Decay for matrices; none for biases and normalisations.
+// Weight decay for matrices; none for biases and normalisations.
 std::vector<mz::optim::AdamWGroup> parameter_groups(const Options& o, const mz::nn::CausalLm& model) {
     mz::optim::AdamWOptions decayed{.lr = o.lr, .weight_decay = o.weight_decay}, plain = decayed;
     plain.weight_decay = 0;
@@ -30,7 +30,7 @@ std::vector<mz::optim::AdamWGroup> parameter_groups(const Options& o, const mz::
     return groups;
 }
 
-// Up over a twentieth of the steps, then half a cosine down to a tenth.
+// Linear warm-up over a twentieth of the steps, then half a cosine down to a tenth.
 double rate_factor(std::int64_t total, std::int64_t step) {
     const double warmup = std::max(1.0, double(total) / 20);
     if (double(step) < warmup) return double(step + 1) / (warmup + 1);
@@ -56,7 +56,7 @@ training::Settings settings_of(const Options& o, const Texts& texts) {
             {"text", texts.digest}};
 }
 
-// How many steps have been made: part of the checkpoint.
+// Number of steps done: part of the checkpoint.
 struct Counter {
     std::int64_t step = 0, steps = 0;
     mz::StateDict state_dict() const {
@@ -157,7 +157,7 @@ private:
         seconds_ = 0;
     }
 
-    // Every rank computes the same.
+    // All ranks compute the same value.
     double validation_bits() {
         const mz::nn::EvalMode evaluation(model_);
         const mz::NoGrad plain;
@@ -194,7 +194,7 @@ private:
     std::optional<training::StepProfile> profile_;
     mz::Tensor pending_;  // sum of the losses since the last report
     std::int64_t pending_steps_ = 0;
-    double seconds_ = 0;  // that they took
+    double seconds_ = 0;  // of these steps
 };
 
 void write_text(const std::string& path, const std::string& text) {
@@ -245,7 +245,7 @@ void save_model(const std::string& folder, const mz::nn::CausalLm& model, const 
                    : mz::io::to_json(dynamic_cast<const mz::nn::Llama&>(model).config));
     const std::string tokenizer = folder + "/tokenizer.json";
     if (vocabulary.json().empty())
-        std::filesystem::remove(tokenizer);  // of another model that was saved here
+        std::filesystem::remove(tokenizer);  // of another model that was saved there
     else
         write_text(tokenizer, vocabulary.json());
 }

@@ -1,4 +1,4 @@
-// Training of a language model on a text.
+// Trains a language model on a text.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,12 @@ std::unique_ptr<mezzo::nn::CausalLm> make_model(const Options& options, std::int
 
 mezzo::amp::AutocastOptions autocast(const Options& options);
 
-// False: a signal has stopped it.
+// Returns false if a signal has stopped it.
 bool train(const Options& options, const mezzo::distributed::Group& group, const Texts& texts,
            mezzo::nn::CausalLm& model);
 
-// Writes config.json, model.safetensors and the vocabulary's tokenizer.json, from which --model and Python's transformers
-// read.
+// Writes config.json, model.safetensors and the vocabulary's tokenizer.json, which --model and Python's
+// transformers can load.
 void save_model(const std::string& folder, const mezzo::nn::CausalLm& model, const Vocabulary& vocabulary);
 
 }  // namespace gpt

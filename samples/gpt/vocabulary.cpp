@@ -12,7 +12,8 @@ namespace gpt {
 
 namespace {
 
-// Not a control character. Those from U+0080 to U+009F, which terminals obey as well, are 0xc2 and a second byte in UTF-8.
+// Whether a byte may be printed. In UTF-8 the control characters U+0080 to U+009F, which terminals execute as
+// well, are 0xc2 and a second byte.
 bool is_plain(const std::string& text, std::size_t at) {
     const auto byte = static_cast<unsigned char>(text[at]);
     if (byte >= 0x80 && byte <= 0x9f) return at > 0 && text[at - 1] != '\xc2';
@@ -43,7 +44,7 @@ std::string Vocabulary::text(const std::vector<std::int64_t>& ids) const {
 void TextPrinter::add(std::int64_t id) {
     ids_.push_back(id);
     const std::string text = vocabulary_.text(ids_);
-    // A tokenizer writes U+FFFD for a character whose last bytes are still to come.
+    // A tokenizer returns U+FFFD for a character whose last bytes are not generated yet.
     if (!text.ends_with("\xef\xbf\xbd")) print(text);
 }
 

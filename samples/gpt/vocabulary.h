@@ -1,4 +1,4 @@
-// How a text becomes tokens: as its bytes, or by a tokenizer.json.
+// Converts text to tokens: to its bytes, or by a tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ public:
     Vocabulary() = default;  // bytes
     explicit Vocabulary(const std::string& json)
         : tokenizer_(mezzo::data::Tokenizer::from_json(json)), json_(json) {}
-    // The tokenizer.json of a folder; bytes, if there is none.
+    // Returns the tokenizer.json of a folder; bytes if there is none.
     static Vocabulary of_folder(const std::string& folder);
 
     std::int64_t size() const { return tokenizer_ ? tokenizer_->size() : 256; }
-    const char* unit() const { return tokenizer_ ? "tokens" : "bytes"; }  // what it calls a token
+    const char* unit() const { return tokenizer_ ? "tokens" : "bytes"; }  // name of its tokens
     const std::string& json() const { return json_; }                     // empty: bytes
 
     std::vector<std::int64_t> ids(const std::string& text) const;
@@ -30,7 +30,8 @@ private:
     std::string json_;
 };
 
-// Prints the text of tokens as they come; control characters as \x1b, so that no terminal obeys them.
+// Prints the text of tokens as they are generated, with control characters escaped as \x1b, so that terminals
+// do not execute them.
 class TextPrinter {
 public:
     explicit TextPrinter(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}

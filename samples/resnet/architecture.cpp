@@ -13,7 +13,7 @@ namespace resnet {
 
 namespace {
 
-// A value that this program does not know is another program's, and ignored.
+// A value that this program does not know was written by another program, and is ignored.
 void take(const char* option, std::string& value, const std::vector<std::string>& known, const Options& o,
           const mz::io::Metadata& metadata) {
     const std::string key = std::string(option).substr(2);

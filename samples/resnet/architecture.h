@@ -1,4 +1,4 @@
-// Which network: as the options say, and as a file of weights says that was saved with it.
+// Architecture of the network, from the options and from the metadata of a file of weights.
 #pragma once
 
 #include <mezzo/mezzo.h>
@@ -10,10 +10,10 @@ namespace resnet {
 
 mezzo::nn::ResNetConfig config_of(const Options& options, const ImageFormat& format);
 
-// Model, stem and shortcut for the metadata of a file of weights.
+// Returns model, stem and shortcut as metadata for a file of weights.
 mezzo::io::Metadata metadata_of(const std::string& model, const mezzo::nn::ResNetConfig& config);
-// Options that were not given become what the metadata of --weights say, or the default. Throws
-// std::runtime_error for one that was given and differs.
+// Sets options that were not given to the values in the metadata of --weights, or to the default. Throws
+// std::runtime_error if an option was given and differs.
 void take_stored(Options& options, const mezzo::io::Metadata& metadata);
 
 }  // namespace resnet

@@ -35,7 +35,7 @@ Transforms small_crops(const Options& o, const ImageFormat& format) {
     return {mz::data::RandomCrop{.size = format.size, .padding = 4}, mz::data::RandomHorizontalFlip{}};
 }
 
-// The image whole, and cut to a square.
+// Scales the image and crops its central square.
 Transforms central(const ImageFormat& format) {
     return {mz::data::Resize{.size = format.size * 8 / 7}, mz::data::CenterCrop{.size = format.size}};
 }
@@ -64,7 +64,7 @@ Images from_sets(const Options& o, const mz::data::Shard& shard, std::string nam
         .test = mz::data::DataLoader(test, loader_options(o, shard, format, false, {}))};
 }
 
-// Sorted paths of the folder's files that begin with one of the words and end in .bin.
+// Returns the sorted paths of the folder's files that begin with one of the words and end in .bin.
 std::vector<std::string> binaries(const fs::path& folder, std::initializer_list<const char*> words) {
     std::vector<std::string> files;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -87,7 +87,7 @@ Images cifar(const Options& o, const mz::data::Shard& shard, const std::vector<s
                      mz::data::cifar10({.files = test}));
 }
 
-// 28 x 28 in the middle of 32 x 32, with one channel.
+// Puts 28 x 28 images into the middle of 32 x 32, with one channel.
 mz::data::Dataset padded(const mz::data::Dataset& set) {
     const mz::Tensor images = mz::zeros({set.size(), 32, 32, 1}, {.dtype = mz::uint8});
     images.slice(1, 2, 30).slice(2, 2, 30).copy_(set.x.unsqueeze(3));
@@ -129,7 +129,7 @@ Images folder(const Options& o, const mz::data::Shard& shard, const fs::path& ro
                              .mean = {0.485, 0.456, 0.406},
                              .stddev = {0.229, 0.224, 0.225}};
     training::Digest digest;
-    for (const std::string& file : train.files())  // wherever the folder is
+    for (const std::string& file : train.files())  // independent of the folder's path
         digest.add(fs::path(file).lexically_relative(root / "train").generic_string());
     const Part part{train, o.limit > 0 ? std::min(o.limit, train.size()) : train.size()};
     const Transforms crops{mz::data::RandomResizedCrop{.size = format.size},
@@ -179,7 +179,7 @@ mz::Tensor read_one(const std::string& file, const ImageFormat& format) {
     mz::Tensor image = mz::data::read_image(
         file, {.mode = format.channels == 1 ? mz::data::ImageMode::gray : mz::data::ImageMode::rgb});
     mz::data::TransformRandom unused(0, 0, 0);
-    // An image that has the right size already, such as one of CIFAR-10, is taken as it is.
+    // An image of the right size, such as one of CIFAR-10, is used as it is.
     if (image.size(0) != format.size || image.size(1) != format.size)
         for (const mz::data::Transform& transform : central(format)) image = transform(image, unused);
     return mz::data::normalize(image, {.mean = format.mean, .stddev = format.stddev}).unsqueeze(0);

@@ -1,4 +1,4 @@
-// The images that resnet trains on and is tested with.
+// Training and test images of resnet.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace resnet {
 
-// What a network must know of its images. It is saved with the weights.
+// Format of the images that a network expects. It is saved with the weights.
 struct ImageFormat {
     std::vector<std::string> classes;
     std::int64_t size = 32;            // height and width
@@ -19,20 +19,21 @@ struct ImageFormat {
 };
 
 struct Images {
-    std::string name;  // for people
+    std::string name;  // for messages
     ImageFormat format;
-    std::string digest;  // of what the training reads
+    std::string digest;  // of the images' data
     std::int64_t train_count = 0, test_count = 0;
     mezzo::data::DataLoader train, test;
 };
-// CIFAR-10, a folder of images or Fashion-MNIST, as --data says; each rank gets its part of every batch. Throws
-// std::exception.
+// Loads CIFAR-10, a folder of images or Fashion-MNIST, according to --data; each rank gets its part of every
+// batch. Throws std::exception.
 Images load_images(const Options& options, const mezzo::data::Shard& shard);
 
-// float32 [1, size, size, channels] of an image file, as the network reads it.
+// Returns an image file as float32 [1, size, size, channels], the network's input.
 mezzo::Tensor read_one(const std::string& file, const ImageFormat& format);
 
-// The format in the metadata of a file of weights, and back. An empty list of classes: there is none.
+// Both convert between the format and the metadata of a file of weights. An empty list of classes means that
+// there is none.
 mezzo::io::Metadata metadata_of(const ImageFormat& format);
 ImageFormat format_of(const mezzo::io::Metadata& metadata);
 

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* header =
     "kind,epoch,step,seconds,loss,train_accuracy,test_accuracy,lr,scale,skipped,images_per_s,peak_bytes";
 
-// The step of a row; -1 for what is no whole row.
+// Returns the step of a row; -1 for an incomplete row.
 std::int64_t step_of(const std::string& line) {
     std::vector<std::string_view> cells;
     for (std::size_t at = 0; at <= line.size();) {
@@ -44,7 +44,7 @@ template <class T> std::string optional_cell(const std::optional<T>& value) {
 
 }  // namespace
 
-// A program that is killed here leaves the old log or the new one.
+// If the program is killed here, the old or the new log exists.
 Log::Log(const std::string& path, std::int64_t keep, bool keep_epoch) : path_(path) {
     if (path.empty()) return;
     const std::vector<std::string> rows = rows_until(path, keep, keep_epoch);

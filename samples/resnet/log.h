@@ -1,4 +1,4 @@
-// The log of a training as CSV: a row per report and per epoch, for tools/chart.py.
+// Logs a training as CSV: a row per report and per epoch, for tools/chart.py.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct LogRow {
     std::int64_t epoch = 0;     // from 1
     std::int64_t step = 0;
     double seconds = 0;                   // of training so far
-    double loss = 0, train_accuracy = 0;  // means since the last row of the kind
+    double loss = 0, train_accuracy = 0;  // means since the last row of this kind
     std::optional<double> test_accuracy = {};
     double lr = 0;
     std::optional<double> scale = {};  // of the loss; none: it is not scaled
@@ -24,8 +24,8 @@ struct LogRow {
 
 class Log {
 public:
-    // An empty path: nothing is written. Replaces the file, but for the rows up to step `keep`; `keep_epoch`
-    // says whether that of an epoch which ended with this step stays. Throws std::runtime_error.
+    // Replaces the file, except the rows up to step `keep`; `keep_epoch` says whether the row of an epoch
+    // that ended with this step stays. With an empty path nothing is written. Throws std::runtime_error.
     Log(const std::string& path, std::int64_t keep, bool keep_epoch);
     void add(const LogRow& row);
 
@@ -35,7 +35,7 @@ private:
     std::ofstream file_;
 };
 
-// On the CPU the largest resident memory of the process, elsewhere what mezzo has allocated at most.
+// Returns the largest resident memory of the process on the CPU, otherwise the most that mezzo has allocated.
 std::uint64_t peak_bytes(bool cpu, std::uint64_t allocated);
 
 }  // namespace resnet

@@ -10,7 +10,7 @@
 namespace resnet {
 
 struct Options {
-    // Empty: as the file of --weights says. Where it does not: resnet20, the stem that fits the size of the
+    // Empty: taken from the metadata of --weights, or else resnet20, the stem that fits the size of the
     // images, and the model's own shortcut.
     std::string model, stem, shortcut;
     std::string data;             // CIFAR-10 files or a folder of images; empty: Fashion-MNIST
@@ -18,15 +18,16 @@ struct Options {
     std::int64_t limit = 0;       // training images; 0: all
     bool augment = true;
     std::string precision = "fp32";
-    std::string opt_level, keep_batchnorm, loss_scale;  // empty: no preset, and what the preset says
+    std::string opt_level, keep_batchnorm, loss_scale;  // empty: no preset, or the preset's own values
     std::int64_t epochs = 10, max_steps = 0, batch = 128;
     double lr = 0.15, momentum = 0.9, weight_decay = 5e-4, warmup = 0.1, label_smoothing = 0;
     bool nesterov = true, sync_bn = false;
     std::string schedule = "cosine";
     std::uint64_t seed = 1;
     mezzo::Device device;
-    bool device_given = false;  // else it is that of the rank
-    int threads = 0;            // of the CPU; 0: as many as there are processors for the rank
+    // otherwise the device is the rank's
+    bool device_given = false;
+    int threads = 0;  // of the CPU; 0: as many as the rank has processors
     std::string weights, save, checkpoint, log, profile;
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;
@@ -34,14 +35,14 @@ struct Options {
     std::int64_t log_every = 10;
     bool progress = false;
 
-    // "fp16", or "O2" of the presets.
+    // The precision, such as "fp16", or the preset, such as "O2".
     const std::string& arithmetic() const { return opt_level.empty() ? precision : opt_level; }
 };
 
-// What --model may be.
+// Names that --model accepts.
 const std::vector<std::string>& model_names();
 
-// Returns -1 to go on, or the exit code of a program that has printed help or an error.
+// Returns -1 to continue, or the exit code of a program that has printed help or an error.
 int parse_options(int argc, char** argv, Options& options);
 
 }  // namespace resnet

@@ -27,7 +27,7 @@ Precision::Precision(const Options& o, mz::nn::ResNet& model, mz::optim::Optimiz
                 .enabled = o.precision != "fp32"},
       optimizer_(optimizer) {
     if (o.opt_level.empty()) {
-        // Only float16 has so little range that its gradients need scaling.
+        // Only float16 has such a small range that its gradients need scaling.
         scaler_.emplace(mz::amp::GradScalerOptions{.enabled = o.precision == "fp16"});
     } else {
         preset_ = mz::amp::initialize(model, optimizer, preset_options(o));

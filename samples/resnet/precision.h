@@ -1,4 +1,4 @@
-// Mixed precision as the options ask for it: mezzo's autocast with a gradient scaler, or a preset O0 to O3.
+// Mixed precision according to the options: mezzo's autocast with a gradient scaler, or a preset O0 to O3.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@ namespace resnet {
 
 class Precision {
 public:
-    // Prepares model and optimizer, which must be in float32; the optimizer must outlive this.
+    // Prepares model and optimizer, which must be in float32; the optimizer must outlive this object.
     Precision(const Options& options, mezzo::nn::ResNet& model, mezzo::optim::Optimizer& optimizer);
-    // The logits in float32.
+    // Returns the logits in float32.
     mezzo::Tensor forward(const mezzo::nn::ResNet& model, const mezzo::Tensor& images) const;
-    // Backward, update of the parameters unless a gradient overflowed, and of the loss scale.
+    // Runs backward, updates the parameters unless a gradient overflowed, and updates the loss scale.
     void step(const mezzo::Tensor& loss);
 
     bool scaled() const;  // whether there is a loss scale
@@ -26,7 +26,7 @@ public:
 private:
     mezzo::amp::AutocastOptions autocast_;
     mezzo::optim::Optimizer& optimizer_;
-    std::optional<mezzo::amp::GradScaler> scaler_;  // one of the two
+    std::optional<mezzo::amp::GradScaler> scaler_;  // either scaler_ or preset_ is set
     std::optional<mezzo::amp::Handle> preset_;
 };
 

@@ -22,7 +22,7 @@ namespace resnet {
 
 namespace {
 
-// The factor of the learning rate after so many steps: a linear warm-up, then the schedule.
+// Returns the factor of the learning rate after so many steps: a linear warm-up, then the schedule.
 double rate_factor(const std::string& schedule, std::int64_t warmup, std::int64_t total, std::int64_t steps) {
     if (steps < warmup) return double(steps + 1) / double(warmup);
     const double done =
@@ -45,18 +45,18 @@ struct Sums {
     }
 };
 
-// What an epoch has come to; all of it is in the checkpoint.
+// Totals of an epoch; all of them are in the checkpoint.
 struct Totals {
     double loss = 0, right = 0, steps = 0, images = 0;
-    double seconds = 0, all_seconds = 0;  // of training in this epoch, and in all
+    double seconds = 0, all_seconds = 0;  // of training in this epoch, and in all epochs
     double lr = 0;                        // of the last step
 };
 
-// Where a training stands, and what its epoch has come to: part of the checkpoint.
+// Position of a training and the totals of its epoch: part of the checkpoint.
 struct Standing {
     std::int64_t epoch = 0, batch = 0, step = 0;
     Totals totals = {};
-    std::int64_t epochs = 0, batches = 0, steps = 0;  // how far it can come
+    std::int64_t epochs = 0, batches = 0, steps = 0;  // the end of the training
 
     mz::StateDict state_dict() const {
         const Totals& t = totals;
@@ -65,8 +65,8 @@ struct Standing {
                                                                 t.all_seconds, t.lr},
                                             {7})}};
     }
-    // batch is from 0 to the number of batches of an epoch: a checkpoint may lie between the last one and the
-    // evaluation.
+    // `batch` is from 0 to the number of batches of an epoch: a checkpoint may be saved between the last
+    // batch and the evaluation.
     void load_state_dict(const mz::StateDict& state) {
         std::vector<std::int64_t> v;
         std::vector<double> t;
@@ -140,7 +140,7 @@ private:
         return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
     }
 
-    // False: the training is to stop.
+    // Returns false if the training is to stop.
     bool epoch() {
         started_ = progress_.seconds();
         images_.train.set_position(
@@ -172,7 +172,7 @@ private:
         const mz::Tensor part = training::weighted(loss, batch.weight);
         precision_.step(part);
         scheduler_.step();
-        // A row that is there only so that all ranks have one does not count.
+        // A row that is only there so that every rank has one does not count.
         const mz::Tensor right = number_right(logits.detach(), batch.y);
         const std::int64_t images =
             std::min(options_.batch, images_.train_count - at_.batch * options_.batch);  // of all ranks
@@ -183,12 +183,12 @@ private:
         profile_->step_done();
     }
 
-    // Adds to the totals what has been done since the last report.
+    // Adds the steps since the last report to the totals.
     void report() {
         if (sums_.steps == 0) return;
         group_.all_reduce_(sums_.right);
         const double loss = group_.mean(sums_.loss).item<double>(),
-                     right = sums_.right.item<double>();  // these wait
+                     right = sums_.right.item<double>();  // waits for the device
         const double now = progress_.seconds(), seconds = now - started_;
         started_ = now;
         at_.totals.loss += loss;
@@ -227,7 +227,7 @@ private:
         return row;
     }
 
-    // Accuracy on the test images, and the row of the epoch.
+    // Computes the accuracy on the test images, and logs the epoch.
     void evaluate() {
         const double start = progress_.seconds();
         const mz::NoGrad no_grad;

@@ -10,16 +10,16 @@
 
 namespace resnet {
 
-// Options by their names, and digests of the images and of the weights that the training starts from.
+// Returns options by their names, and digests of the images and of the weights that the training starts from.
 training::Settings settings_of(const Options& options, const Images& images, const mezzo::nn::ResNet& model);
 
-// Trains from the start, or from the position in the checkpoint that the options name, which may be that of another
-// number of ranks. False: SIGTERM or SIGINT has ended it after a step, for which there is a checkpoint if the
-// options name one. Under O2 and O3 the model has 16-bit parameters afterwards.
+// Trains from the start, or from the position in the checkpoint of the options, which may be of another
+// number of ranks. Returns false if SIGTERM or SIGINT has ended it after a step, for which there is a
+// checkpoint if the options name one. Under O2 and O3 the model has 16-bit parameters afterwards.
 [[nodiscard]] bool train(const Options& options, const mezzo::distributed::Group& group,
                          const training::Settings& settings, Images& images, mezzo::nn::ResNet& model);
 
-// Logits of images in eval mode.
+// Returns the logits of images in eval mode.
 mezzo::Tensor logits_of(const Options& options, mezzo::nn::ResNet& model, const mezzo::Tensor& images);
 
 }  // namespace resnet

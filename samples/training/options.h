@@ -1,5 +1,5 @@
-// Options that the samples with checkpoints and ranks share: where the training runs, and whether it goes on. `Options` are the sample's own,
-// with members of these names.
+// Options that the samples with checkpoints and ranks share: device, threads and resumption. `Options` is the
+// sample's own struct, with members of these names.
 #pragma once
 
 #include <string>
@@ -14,13 +14,13 @@ template <class Options> void add_resume(CLI::App& app, Options& o) {
     app.add_flag("--resume", o.resume,
                  "go on from --checkpoint if the file is there; what shapes the training must be as it was");
 }
-// Throws CLI::ValidationError.
+// Throws CLI::ValidationError if --resume is given without --checkpoint.
 template <class Options> void check_resume(const Options& o) {
     if (o.resume && o.checkpoint.empty()) throw CLI::ValidationError("--resume", "needs --checkpoint FILE");
 }
 
-// Adds --device and --threads and parses the command line: -1 to go on, or the exit code as program::parse(). Without these options the
-// device is that of the rank, and `threads` stays as it is.
+// Adds --device and --threads and parses the command line. Returns -1 to continue, or the exit code, as
+// program::parse(). Without these options the device is the rank's, and `threads` stays as it is.
 template <class Options> int parse_with_place(CLI::App& app, int argc, char** argv, Options& o) {
     std::string device;
     int threads = mezzo::num_threads();

@@ -18,7 +18,7 @@ std::string clock_time(double seconds) {
 
 void Progress::show(const ProgressState& state) {
     const double now = seconds();
-    // The first report only starts the clock of the estimate: what came before includes building the model.
+    // The first report only starts the clock for the rate: the time before it includes building the model.
     if (first_step_ < 0) {
         first_step_ = state.step;
         first_seconds_ = now;

@@ -1,4 +1,4 @@
-// The line that shows how training goes: rewritten in place on a terminal, elsewhere a plain line for each
+// Shows the progress of a training: on a terminal one line that is rewritten, otherwise a plain line per
 // report.
 #pragma once
 
@@ -22,8 +22,7 @@ struct ProgressState {
 
 class Progress {
 public:
-    // terminal: rewrite one line on standard error.
-    // samples: what they are called, such as "texts".
+    // terminal: rewrites one line on standard error. samples: their name, such as "texts".
     Progress(bool terminal, std::string samples)
         : terminal_(terminal), start_(Clock::now()), name_(std::move(samples)) {}
     // Adds processed samples, for the rate.
@@ -31,7 +30,7 @@ public:
     void show(const ProgressState& state);
     // Ends the line, so that other output can follow.
     void end_line();
-    // Seconds of training, without those that leave_out() has taken out.
+    // Returns the seconds of training, without those excluded by leave_out().
     double seconds() const {
         return std::chrono::duration<double>(Clock::now() - start_).count() - left_out_;
     }

@@ -1,5 +1,5 @@
-// The settings that shape a training, as names and texts: a checkpoint has them, and is compared with them when it is
-// resumed (mezzo/checkpoint.h).
+// Settings that determine a training, as names and texts: a checkpoint stores them, and they are compared
+// when it is resumed (mezzo/checkpoint.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace training {
 
 using Settings = mezzo::io::Metadata;
 
-// FNV-1a of 64 bits (Fowler, Noll, Vo) over texts of any length, each with its length.
+// FNV-1a of 64 bits (Fowler, Noll, Vo) over texts of any length, each preceded by its length.
 class Digest {
 public:
     void add(std::string_view text);
@@ -22,7 +22,7 @@ private:
     void add_bytes(std::string_view bytes);
     std::uint64_t value_ = 0xcbf29ce484222325u;
 };
-// How many tensors, and a digest of their names, dtypes and values; "none" for an empty state.
+// Returns the number of tensors, and a digest of their names, dtypes and values; "none" for an empty state.
 std::string digest_of(const mezzo::StateDict& state);
 
 }  // namespace training

@@ -35,7 +35,7 @@ StepProfile::StepProfile(const std::string& path, const mz::distributed::Group& 
 }
 
 void StepProfile::begin() {
-    mz::synchronize(device_);  // what the warm-up has left to the device is no part of the profile
+    mz::synchronize(device_);  // the device's work of the warm-up is not profiled
     profiler_.emplace(mz::insight::ProfilerOptions{
         .model = &model_, .record_shapes = true, .device_times = true, .device = device_});
 }

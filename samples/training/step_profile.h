@@ -1,4 +1,4 @@
-// --profile FILE: where the time of some training steps goes.
+// --profile FILE: profiles some training steps.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ namespace training {
 
 void add_profile_option(CLI::App& app, std::string& path);
 
-// Profiles up to 5 steps after a warm-up of 3; of shorter trainings the last step at least. When they are over, prints two
-// tables, by op and by module, and writes the trace; the other steps run without a profiler. Of several ranks the
-// leader does this.
+// Profiles up to 5 steps after a warm-up of 3; in shorter trainings at least the last step. Afterwards prints
+// two tables, by op and by module, and writes the trace; the other steps run without a profiler. Of several
+// ranks only the leader profiles.
 class StepProfile {
 public:
-    // path: of the trace; empty: nothing is profiled. steps: that the training still has. The model, whose parameters are
-    // those of the training already, outlives the object. Throws std::runtime_error where the file cannot be written.
+    // path: of the trace; empty: nothing is profiled. steps: the number of remaining steps. The model has its
+    // final parameters and outlives the object. Throws std::runtime_error if the file cannot be written.
     StepProfile(const std::string& path, const mezzo::distributed::Group& group,
                 const mezzo::nn::Module& model, mezzo::Device device, std::int64_t steps);
-    // A step is over. Throws mezzo::Error where the trace cannot be written.
+    // Called after each step. Throws mezzo::Error if the trace cannot be written.
     void step_done();
 
 private:

@@ -19,9 +19,9 @@ namespace mezzo_run {
 namespace {
 
 constexpr int tick = 100, meeting_tick = 20;  // ms
-constexpr double silence = 10;                // s: whoever waits for longer says so
+constexpr double silence = 10;                // s: longer waits are logged
 
-// Nobody guesses it, so that no other run, and nobody else, is taken for a rank.
+// Returns a random name, so that no process of another run is taken for a rank.
 std::string random_name() {
     std::random_device source;
     return fmt::format("{:08x}{:08x}{:08x}{:08x}", source(), source(), source(), source());
@@ -32,14 +32,15 @@ std::chrono::steady_clock::duration seconds(double count) {
         std::chrono::duration<double>(count));
 }
 
-// Blocked, so that they wait to be read. The processes start with none blocked.
+// Blocks the signals, so that they are read from the descriptor. The processes start without blocked signals.
 int open_signals() {
     sigset_t set;
     sigemptyset(&set);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, number);
     sigprocmask(SIG_BLOCK, &set, nullptr);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, the ends of the ranks would not be told
+    // if it is ignored, as a parent may leave it, the ends of the ranks would not be reported
+    signal(SIGCHLD, SIG_DFL);
     const int descriptor = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (descriptor < 0) throw std::runtime_error("signals cannot be read");
     return descriptor;
@@ -47,7 +48,7 @@ int open_signals() {
 
 void tell(const std::string& text) { program::tell("mezzo-run: " + text + "\n"); }
 
-// host and port of "host:port", where an IPv6 address stands in brackets.
+// Splits "host:port"; an IPv6 address is in brackets.
 std::pair<std::string, int> split(const std::string& address) {
     const std::size_t colon = address.rfind(':');
     int port = 0;
@@ -64,7 +65,7 @@ std::pair<std::string, int> split(const std::string& address) {
 Launcher::Launcher(const Options& options, int restart)
     : options_(options), restart_(restart), signals_(open_signals()) {}
 
-// Nothing stays behind, whatever happens.
+// Ends all processes, whatever happens.
 Launcher::~Launcher() {
     signal_all(SIGKILL);
     for (const Process& process : processes_) waitpid(process.id, nullptr, 0);
@@ -103,8 +104,8 @@ void Launcher::open_store() {
     if (address_.empty()) address_ = fmt::format("127.0.0.1:{}", store_->port());
 }
 
-// Before any rank is started, the mezzo-run of all nodes find each other: so the store is there before the ranks are, and what an earlier run has left
-// does not know the name of this one. False if a signal ends it.
+// Waits for the mezzo-run of all nodes before any rank is started. So the store exists before the ranks, and
+// processes of an earlier run do not know the name of this one. Returns false if a signal ends the wait.
 bool Launcher::meet() {
     const Clock::time_point begin = Clock::now();
     bool told = false;
@@ -122,12 +123,12 @@ bool Launcher::meet() {
     return false;
 }
 
-// Which other node is not here yet; "" when none is missing.
+// Returns what this node waits for; "" if all nodes are connected.
 std::string Launcher::awaited() {
     if (options_.nodes == 1) return "";
     if (store_) {
         const std::vector<int> missing = store_->missing_nodes();
-        if (!store_->cause().empty()) return "";  // the ranks get to know it
+        if (!store_->cause().empty()) return "";  // the ranks will be notified
         return missing.empty() ? "" : fmt::format("node {} has not come", missing.front());
     }
     const auto [host, port] = split(options_.master);
@@ -172,7 +173,8 @@ void Launcher::start_all() {
     }
 }
 
-// Output may come after the end of its process, but what a grandchild holds open does not keep us.
+// Copies output until all processes have ended and their pipes are empty. Does not wait for pipes that a
+// grandchild holds open.
 void Launcher::work() {
     for (bool last = false; !last;) {
         last = !any_running();
@@ -197,8 +199,8 @@ void Launcher::work() {
     }
 }
 
-// The store stays for the ranks of other nodes, which may still come and ask what has happened: until these have ended, but not past the grace, nor
-// a signal.
+// Keeps the store running for ranks of other nodes, which may still connect and ask for the cause, until
+// these nodes have ended, at most for the grace time or until a signal.
 void Launcher::await_other_nodes() {
     while (store_ && store_->has_other_nodes() && (!kill_at_ || Clock::now() < *kill_at_)) {
         pollfd entry{signals_, POLLIN, 0};
@@ -207,7 +209,7 @@ void Launcher::await_other_nodes() {
     }
 }
 
-// Whether there were any.
+// Forwards signals to the ranks. Returns whether there were any.
 bool Launcher::forward_signals() {
     bool any = false;
     signalfd_siginfo info;
@@ -238,11 +240,11 @@ void Launcher::reap() {
 
 void Launcher::kill_late_ones() {
     if (!kill_at_ || Clock::now() < *kill_at_) return;
-    note_cause();  // what comes now is our own doing
+    note_cause();  // later failures are caused by this launcher
     signal_all(SIGKILL);
 }
 
-// And what ranks that have ended have left behind.
+// Also signals processes that ranks which have ended have left behind.
 void Launcher::signal_all(int number) {
     for (const Process& process : processes_) kill(-process.id, number);
 }
@@ -251,7 +253,8 @@ bool Launcher::any_running() const {
     return std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running; });
 }
 
-// The store knows who was first better than the order in which the processes ended: writing a core file takes time.
+// Takes the cause from the store. The order in which the processes end may differ from it: writing a core
+// file takes time.
 void Launcher::note_cause() {
     if (noted_ || !store_) return;
     noted_ = true;
@@ -271,7 +274,8 @@ void Launcher::summarize() {
     if (!cause_.empty()) tell("first cause: " + cause_);
 }
 
-// A rank that a signal has asked to end, and not this launcher, ends by it or with the code of that.
+// A rank that another process has asked to end, by a signal, ends by that signal or with its exit code: that
+// is no failure.
 bool Launcher::failed() const {
     if (!first_ || asked_ != 0) return false;
     const int code = exit_code(processes_[*first_].status);

@@ -1,4 +1,4 @@
-// A run: its starts, and of each the store, processes, their output and their end.
+// Starts and restarts a run: its store, its processes, their output and their end.
 #pragma once
 
 #include <chrono>
@@ -17,9 +17,9 @@ struct Options {
     int processes = 1;  // on this machine
     int nodes = 1, node = 0;
     std::string master;  // host:port of the store, which node 0 holds; empty on a single node
-    double wait = 300;   // s, for the mezzo-run of the other nodes
+    double wait = 300;   // s, for the mezzo-run of other nodes
     double grace = 30;   // s
-    int restarts = 0;    // at most, each after a failure
+    int restarts = 0;    // at most, one after each failure
     bool prefix = true;
     std::vector<std::string> command;
 };
@@ -27,15 +27,17 @@ struct Options {
 // One start of all ranks.
 class Launcher {
 public:
-    // restart: how many starts there were before, as far as this node knows. Ranks of those cannot join this one.
+    // `restart` is the number of earlier starts that this node knows of. Ranks of those starts cannot join
+    // this one.
     Launcher(const Options& options, int restart);
     ~Launcher();
     Launcher(const Launcher&) = delete;
     Launcher& operator=(const Launcher&) = delete;
 
-    // Until all processes have ended. The exit code: that of the first that did not end with 0.
+    // Runs until all processes have ended. Returns the exit code of the first process that did not end with
+    // 0, or 0.
     int run();
-    // After run(): whether a rank has failed, and nobody has asked the ranks to end.
+    // After run(): whether a rank has failed without a request to end.
     bool failed() const;
 
 private:
@@ -60,19 +62,21 @@ private:
     int restart_;
     std::string address_, run_;
     std::unique_ptr<mezzo::distributed::StoreServer> store_;  // of node 0
-    NodeZero node_zero_;                                      // which the others talk to
+    NodeZero node_zero_;                                      // connection of the other nodes to it
     std::vector<Process> processes_;
     std::vector<Lines> lines_;
-    std::optional<std::size_t> first_;  // of processes_, that failed
+    std::optional<std::size_t> first_;  // index of the first process that failed
     std::optional<Clock::time_point> kill_at_;
-    int asked_ = 0;       // to end, by this signal
-    bool noted_ = false;  // the cause, and whom it is about
+    int asked_ = 0;       // signal that requested the end; 0: none
+    bool noted_ = false;  // cause_ and culprit_ are set
     std::string cause_;
     int culprit_ = -1;
-    int signals_ = -1;  // a descriptor that tells of signals
+    // a descriptor from which signals are read
+    int signals_ = -1;
 };
 
-// Starts all ranks, again after each failure as long as there are restarts left. The exit code of the last start.
+// Starts all ranks, and again after each failure while restarts are left. Returns the exit code of the last
+// start.
 int run(const Options& options);
 
 }  // namespace mezzo_run

@@ -1,10 +1,11 @@
-// Starts a program several times, as the ranks of one group, and ends when they have ended. docs/distributed.md is the guide.
+// mezzo-run: starts a program several times, as the ranks of one group, and ends when they have ended.
+// docs/distributed.md is the guide.
 #include "samples/program.h"
 #include "tools/mezzo_run/launcher.h"
 
 namespace {
 
-// Of the command line.
+// Reports an error of the command line.
 int wrong(const std::string& text) {
     program::tell("mezzo-run: " + text + "\n");
     return 2;
@@ -34,7 +35,7 @@ int parse_and_run(int argc, char** argv) {
            "how often all ranks are started again after one has failed; they go on from their checkpoint")
         ->transform(program::in_range(0, 10000));
     app.add_flag("--no-prefix", no_prefix, "do not put the rank in front of each line of output");
-    app.prefix_command();  // from the program's name on everything is the program's
+    app.prefix_command();  // all words after the program's name are the program's
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     options.command = app.remaining();
     if (!options.command.empty() && options.command[0] == "--")

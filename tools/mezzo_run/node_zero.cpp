@@ -22,7 +22,8 @@ md::Message message(md::FromRank kind) { return md::Message(static_cast<std::uin
 
 }  // namespace
 
-// The connection is kept until there is an answer, however late: if it ended, node 0 would take this node for lost.
+// Keeps the connection until there is an answer, however late: if it ended, node 0 would take this node for
+// lost.
 bool NodeZero::join(const std::string& host, int port, const Node& node) {
     try {
         if (!socket_) ask(host, port, node);
@@ -30,7 +31,7 @@ bool NodeZero::join(const std::string& host, int port, const Node& node) {
         if (std::optional<md::Message> answer = md::receive_message(socket_, received_, answer_time))
             return take_answer(std::move(*answer));
         if (!md::is_ended(socket_)) return false;
-    } catch (const mezzo::Error& error) {  // a name that is not known yet, or something else listens there
+    } catch (const mezzo::Error& error) {  // the name is not known yet, or another program listens there
         reason_ = error.what();
     }
     socket_ = {};
@@ -66,7 +67,7 @@ bool NodeZero::take_answer(md::Message answer) {
         if (!look_on) throw std::runtime_error(reason_);
         return false;
     }
-    answer.text();  // who holds the store
+    answer.text();  // the holder of the store
     run_ = answer.text();
     starts_ = static_cast<int>(answer.number());
     return true;

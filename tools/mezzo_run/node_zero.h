@@ -1,4 +1,4 @@
-// Node 0's mezzo-run, which holds the store, as that of another node sees it.
+// Another node's connection to node 0's mezzo-run, which holds the store.
 #pragma once
 
 #include <string>
@@ -9,22 +9,24 @@ namespace mezzo_run {
 
 class NodeZero {
 public:
-    // Who asks: which of how many nodes, each with so many ranks.
+    // The node that connects: its number, the number of nodes, and the ranks of each.
     struct Node {
         int nodes, node, ranks;
     };
 
-    // Goes on with joining the run, for a second at most, and as long as the host's name takes to be looked up. False if that is to be tried again; reason() then says more, if more is known.
-    // std::runtime_error if node 0 does not take this node.
+    // Continues to join the run, for a second at most plus the lookup of the host's name. Returns false if it
+    // should be tried again; reason() may then have a reason. Throws std::runtime_error if node 0 refuses
+    // this node.
     bool join(const std::string& host, int port, const Node& node);
     const std::string& reason() const { return reason_; }
-    // After that: the run's name, and how many starts of it there were before.
+    // After join(): the run's name, and its number of earlier starts.
     const std::string& run() const { return run_; }
     int starts() const { return starts_; }
 
-    // From then on node 0 knows that this process runs no more. As long as it does not, the end of this object breaks the group.
+    // Reports to node 0 that this process has ended. Without this report for every rank, the end of this
+    // object breaks the group.
     void process_ended(int rank, const std::string& how);
-    // Sends what node 0 has not taken yet; waits for nothing.
+    // Sends what node 0 has not taken yet, without waiting.
     void flush();
 
 private:

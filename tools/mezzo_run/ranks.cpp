@@ -17,7 +17,7 @@ extern char** environ;
 namespace mezzo_run {
 namespace {
 
-constexpr std::size_t longest_line = std::size_t{1} << 16;  // longer ones are cut into several
+constexpr std::size_t longest_line = std::size_t{1} << 16;  // longer lines are split
 
 struct Pipe {
     int read = -1, write = -1;
@@ -37,7 +37,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
     return result;
 }
 
-// The environment, with the variables of the rank in place of those of the same name.
+// Returns the environment, with the rank's variables replacing those of the same name.
 std::vector<std::string> environment(const Command& command) {
     std::vector<std::string> all;
     for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -51,7 +51,8 @@ std::vector<std::string> environment(const Command& command) {
     return all;
 }
 
-// Between fork() and exec() only what is safe there: everything has been made before.
+// Runs between fork() and exec(), so it only makes calls that are safe there; all arguments have been
+// prepared.
 [[noreturn]] void become(char* const* words, char** variables, const Pipe& output, const Pipe& errors,
                          const Pipe& failure) {
     setpgid(0, 0);
@@ -99,8 +100,8 @@ void Lines::write_lines(bool all) {
         const ssize_t count = write(target_, out.data() + written, out.size() - written);
         if (count > 0) written += std::size_t(count);
         if (count >= 0 || errno == EINTR) continue;
-        if (errno != EAGAIN) return;  // nobody reads: the ranks go on
-        // Whoever shares the file with this program has made it non-blocking. It is waited for as if it were not.
+        if (errno != EAGAIN) return;  // no reader: the ranks continue
+        // Another process that shares the file has made it non-blocking; it is waited for as if it were not.
         pollfd entry{target_, POLLOUT, 0};
         poll(&entry, 1, -1);
     }

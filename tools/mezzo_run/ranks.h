@@ -1,4 +1,4 @@
-// The processes that mezzo-run has started.
+// The processes that mezzo-run starts, and their output.
 #pragma once
 
 #include <sys/types.h>
@@ -10,13 +10,13 @@
 
 namespace mezzo_run {
 
-// The output of one rank: lines, with the rank in front of each.
+// Copies the output of one rank, with the rank in front of each line.
 class Lines {
 public:
     Lines(int pipe, int target, std::string prefix)
         : pipe_(pipe), target_(target), prefix_(std::move(prefix)) {}
     int pipe() const { return pipe_; }  // -1: closed
-    // Copies what is there; at its end it closes the pipe.
+    // Copies the available output; closes the pipe at its end.
     void copy();
 
 private:
@@ -30,15 +30,16 @@ struct Process {
     int rank = 0;
     pid_t id = 0;  // also of its process group
     bool running = true;
-    int status = 0;  // as waitpid() gives it
+    int status = 0;  // from waitpid()
 };
 
-// Notes the end of a process that runs; false if it has not ended. It is left as a zombie, for as long as which nobody else can get the number
-// of its group: the processes that it may have left there can still be signalled.
+// Records the end of a running process; returns false if it has not ended. The process stays a zombie, so
+// that the number of its process group is not reused, and processes that it left there can still be
+// signalled.
 bool note_end(Process& process);
-// "ended with exit code 3", "ended with signal 9 (Killed)".
+// Describes an end: "ended with exit code 3", "ended with signal 9 (Killed)".
 std::string ending(int status);
-// As a shell counts it: the exit code, or 128 + signal.
+// Returns the exit code, or 128 + signal, as a shell does.
 int exit_code(int status);
 
 struct Command {
@@ -46,8 +47,8 @@ struct Command {
     std::vector<std::pair<std::string, std::string>> variables;
 };
 
-// Starts a program in a process group of its own, with the given variables added to the environment and output into pipes. Throws
-// std::runtime_error where that cannot be done.
+// Starts a program in its own process group, with the given variables added to the environment and its output
+// in pipes. Throws std::runtime_error on failure.
 struct Started {
     Process process;
     int output, errors;  // pipes to read

@@ -14,7 +14,7 @@ namespace mezzo::python {
 
 namespace {
 
-// What an array lends to a tensor.
+// An array whose memory a tensor uses, with its DLPack description.
 struct Lent {
     py::array array;
     std::vector<std::int64_t> shape;
@@ -22,12 +22,12 @@ struct Lent {
 };
 
 void give_back(dlpack::DLManagedTensor* managed) {
-    const py::gil_scoped_acquire lock;  // the last tensor may end in any thread
+    const py::gil_scoped_acquire lock;  // the last tensor may be destroyed in any thread
     delete static_cast<Lent*>(managed->manager_ctx);
 }
 
 dlpack::DLDataType type_of(const py::array& array) {
-    // As Python says it: before version 2.12 pybind11 does not find the sizes that NumPy 2 has.
+    // Read through Python: pybind11 before version 2.12 does not find NumPy 2's sizes.
     const char kind = py::cast<char>(array.dtype().attr("kind"));
     const auto size = py::cast<std::size_t>(array.attr("itemsize"));
     const auto bits = std::uint8_t(8 * (size <= 8 ? size : 0));
@@ -75,7 +75,7 @@ Tensor tensor_of(const py::array& given) {
     x.shape = lent->shape.data();
     lent->managed.manager_ctx = lent;
     lent->managed.deleter = give_back;
-    return dlpack::from_dlpack(&lent->managed);  // also where it throws, the array is given back
+    return dlpack::from_dlpack(&lent->managed);  // releases the array also if it throws
 }
 
 py::array array_of(const Tensor& tensor) {

@@ -63,7 +63,7 @@ std::string value_of(const io::Metadata& metadata, std::string_view name) {
     return {};
 }
 
-// Throws Error(value) for a model of texts that is not a BERT with a classifier.
+// Throws Error(value) for a text model that is not a BERT with a classifier.
 void check_classifier(const std::string& path, const StateDict& state) {
     std::string known, other;
     for (const auto& [name, value] : state) {
@@ -84,7 +84,7 @@ void check_classifier(const std::string& path, const StateDict& state) {
           weight ? weight->shape() : Shape{}, "; [labels, hidden] is expected");
 }
 
-// The safetensors file of a folder.
+// Returns the safetensors file of a folder.
 fs::path file_of(const fs::path& folder) {
     std::error_code unknown;
     const fs::path whole = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
@@ -115,8 +115,8 @@ void add_activation(nn::Sequential& net, const std::string& name) {
     net.push_back(nn::SiLU());
 }
 
-// Linear layers where the weights are. What is between them has no weights: activations, and before the first
-// layer a Flatten.
+// Makes linear layers where there are weights. The modules between them have no weights: activations, and a
+// Flatten before the first layer.
 nn::Sequential mlp_of(const std::string& path, const StateDict& state, const std::string& activation) {
     std::size_t layers = 0;
     for (const auto& [name, value] : state) {
@@ -152,7 +152,7 @@ nn::Sequential mlp_of(const std::string& path, const StateDict& state, const std
 
 std::unique_ptr<Model> load_model(const fs::path& given, const fs::path& config_given,
                                   const std::string& activation) {
-    std::error_code unknown;  // what cannot be looked at is told by who opens the file
+    std::error_code unknown;  // a file that cannot be examined is an error when it is opened
     const std::string path = (fs::is_directory(given, unknown) ? file_of(given) : given).string();
     const bool sharded = path.ends_with(".json");
     const io::Metadata metadata = sharded ? io::Metadata() : io::SafeTensors(path).metadata();

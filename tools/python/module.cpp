@@ -20,7 +20,7 @@ namespace mezzo::python {
 
 namespace {
 
-// Several threads may call a model at once: without the lock of the interpreter, and a call changes nothing.
+// Several threads may call a model at once: the call releases the interpreter's lock and changes nothing.
 py::array call(const Model& model, const py::array& x, const std::optional<py::array>& mask,
                const std::optional<py::array>& types) {
     const Tensor input = tensor_of(x), mask_input = mask ? tensor_of(*mask) : Tensor(),
@@ -72,7 +72,7 @@ void save(const std::filesystem::path& path, const py::dict& arrays, const std::
     io::save_safetensors(path.string(), state_of(arrays), metadata);
 }
 
-// The text of an error may name a file whose name is not UTF-8.
+// Decodes the message of an error, which may contain a file name that is not UTF-8.
 void raise(const py::object& type, const mezzo::Error& error) {
     const char* const text = error.what();
     const auto decoded = py::reinterpret_steal<py::object>(
