@@ -21,7 +21,7 @@ struct ImageFormat {
 struct Images {
     std::string name;  // for messages
     ImageFormat format;
-    std::string digest;  // of the images' data
+    std::string digest;  // of the data that the training reads
     std::int64_t train_count = 0, test_count = 0;
     mezzo::data::DataLoader train, test;
 };

@@ -36,8 +36,8 @@ struct ScalerImpl {
                  bool scaled, PerOptimizer& progress);
     void set_scale(const Tensor& new_scale);
     void set_state(float new_scale, float tracker, float hysteresis);
-    // Returns the id (core/scale_parts.h) of the scale that scale() multiplies by. A running capture depends
-    // on it from now on.
+    // Returns the id (core/scale_parts.h) of the scale that scale() multiplies by. While a step is captured,
+    // its graph follows the id: each replay uses the current one.
     ScaleParts current_scale();
     // Gives the scale a new id, because it may have changed. Gradients with the old id are refused
     // afterwards.

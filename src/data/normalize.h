@@ -7,7 +7,7 @@ namespace mezzo::data {
 
 // Throws the errors of normalize() for its options, in the name of `op`.
 void check_normalization(const char* op, const NormalizeOptions& options);
-// Throws them, and also Error for another number of values than channels.
+// Throws Error(shape), in the name of `op`, unless mean and stddev fit the number of channels.
 void check_channels(const char* op, const NormalizeOptions& options, std::int64_t channels);
 
 // Look-up tables for normalisation: 256 numbers per channel, or one table for all channels.

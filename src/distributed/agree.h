@@ -20,10 +20,9 @@ enum class Call : std::uint8_t {
     all,
     any,
     // of DataParallel
-    model,  // the constructor's comparison
-    // DataParallel broadcasts rank 0's values
-    layout,
-    values,  // rank 0's become everybody's
+    model,   // the constructor's comparison
+    layout,  // the layout of the buckets
+    values,  // broadcast of rank 0's values
     bucket,  // gradients
     // of a sharded optimizer
     shard,   // its state is sharded
@@ -43,8 +42,8 @@ struct Record {
     Call call;
     Dtype dtype = float32;
     ReduceOp op = ReduceOp::sum;
-    // The argument of all() and any(). For a sharded update: whether this rank can do its part. For calls
-    // with tensors and for `layout`: whether they are on the device of the rank's device engine.
+    // The argument of all() and any(). For a sharded optimizer's calls: whether this rank can do its part.
+    // For calls with tensors and for `layout`: whether they are on the device of the rank's device engine.
     bool flag = false;
     std::int32_t root = 0;  // of a bucket: its index
     // For weight, model, layout, load, moments and step: a number that may differ between ranks.

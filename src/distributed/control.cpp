@@ -30,8 +30,8 @@ constexpr double longest_sending = 5;                   // s, to a store that re
 constexpr double answer_time = 2;                       // s, for each of several ports
 constexpr std::chrono::seconds longest_absence{10};     // until a launcher's store counts as gone
 // How long a rank waits for a store that is connected and silent: its machine may be busy.
-constexpr std::chrono::seconds longest_answer{10};  // to a question about the cause
-constexpr std::chrono::seconds longest_notice{3};   // that it has received a failure, before the rank exits
+constexpr std::chrono::seconds longest_answer{10};  // for the answer to a question about the cause
+constexpr std::chrono::seconds longest_notice{3};  // for the confirmation of a failure, before the rank exits
 
 Message message(FromRank kind) { return Message(static_cast<std::uint8_t>(kind)); }
 

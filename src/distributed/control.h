@@ -95,7 +95,7 @@ private:
     // identifies this process to the store when it connects again
     std::uint64_t token_ = 0;
 
-    std::mutex sending_;  // sent and not yet taken by the store
+    std::mutex sending_;  // locked before mutex_
     std::string unsent_;  // what the store has not taken yet
     std::mutex mutex_;
     std::condition_variable changed_;

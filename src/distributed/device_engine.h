@@ -35,8 +35,8 @@ public:
     std::unique_ptr<DevicePassage> make_passage() const;
 
     // Connects the ranks in its first call, and returns the connection. All ranks call it on the
-    // communication thread in the same collective call. Returns null if a rank has no NCCL, or two ranks
-    // share a device, and NCCL was not requested by name; all ranks then use host memory. Throws
+    // communication thread in the same collective call. Returns null if two ranks share a device, or
+    // if a rank has no NCCL and no rank requested it by name; all ranks then use host memory. Throws
     // Error(backend) on all ranks for other failures.
     std::shared_ptr<DeviceCollectives> connect(Collectives& host);
     // Returns null before connect().

@@ -41,7 +41,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds longest_wake{5};
-constexpr std::uint8_t unused_prefix = 0x7f;  // of this engine's slots: Gloo's operations use others
+constexpr std::uint8_t unused_prefix = 0x7f;  // of slots in abort(); Gloo's operations use others
 
 std::chrono::milliseconds milliseconds(double seconds) {
     return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(std::min(seconds, 1e8) * 1e3)));

@@ -13,7 +13,7 @@ namespace mezzo::insight {
 
 class DeviceTimes {
 public:
-    // Records nothing yet. `device` is not the CPU; `clock` is that of the profiler's events, in nanoseconds.
+    // Starts recording. `device` is not the CPU; `clock` is that of the profiler's events, in nanoseconds.
     // Throws Error(state) if another object already traces the devices. If they cannot be traced absence()
     // says why, and the other calls do nothing.
     DeviceTimes(Device device, std::function<std::int64_t()> clock);
@@ -44,7 +44,7 @@ private:
     std::string absence_;
     bool running_ = false;
     int entered_ = 0;          // open events whose work is recorded
-    std::int64_t offset_ = 0;  // from the profiler's clock to the library's
+    std::int64_t offset_ = 0;  // of the profiler's clock relative to the library's
     std::uint64_t lost_ = 0;
     std::vector<ProfiledDeviceWork> work_;
 };

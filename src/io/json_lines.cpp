@@ -23,7 +23,7 @@ struct Growing {
     std::vector<std::string> texts = {};  // as a column of texts would hold them
     bool text = false, real = false;
 
-    // Returns the value of the strings that JsonLinesWriter writes for numbers that JSON lacks.
+    // Returns the value of a string that JsonLinesWriter writes for a number that JSON lacks; otherwise 0.
     static double not_finite(const io::JsonScalar& value) {
         if (value.kind != JsonKind::string) return 0;
         return value.text == "NaN"         ? std::nan("")

@@ -62,7 +62,7 @@ private:
     int restart_;
     std::string address_, run_;
     std::unique_ptr<mezzo::distributed::StoreServer> store_;  // of node 0
-    NodeZero node_zero_;                                      // connection of the other nodes to it
+    NodeZero node_zero_;                                      // connection to node 0, on other nodes
     std::vector<Process> processes_;
     std::vector<Lines> lines_;
     std::optional<std::size_t> first_;  // index of the first process that failed

@@ -23,8 +23,8 @@ public:
     const std::string& run() const { return run_; }
     int starts() const { return starts_; }
 
-    // Reports to node 0 that this process has ended. Without this report for every rank, the end of this
-    // object breaks the group.
+    // Reports to node 0 that this process has ended. If node 0 counts a rank of this node as running, the end
+    // of this object breaks the group.
     void process_ended(int rank, const std::string& how);
     // Sends what node 0 has not taken yet, without waiting.
     void flush();
