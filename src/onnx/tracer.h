@@ -18,8 +18,8 @@ public:
     Tracer(nn::Module& model, const Tensors& inputs);
 
     // Returns the value of a tensor. A tensor that no op has made is a constant. Throws Error(value), with op
-    // and module, if the op that made it has no ONNX form, if it has been modified since, or if another thread
-    // has made it.
+    // and module, if the op that made it has no ONNX form, if it has been modified since, or if another
+    // thread has made it.
     Value value_of(const Tensor& x);
     Graph& graph() { return graph_; }
 

@@ -87,8 +87,8 @@ bool is_whole(const std::string& path) {
     }
 }
 
-// Loads the first checkpoint that can be read. Returns nothing without files; throws Error(io), with the error
-// of the first file, if none can be read.
+// Loads the first checkpoint that can be read. Returns nothing without files; throws Error(io), with the
+// error of the first file, if none can be read.
 std::optional<CheckpointInfo> load_first(const Checkpoint& checkpoint,
                                          const std::vector<CheckpointFile>& files) {
     std::string first_error;
