@@ -70,7 +70,12 @@ void by_leader(const distributed::Group* group, const std::string& folder, const
     } catch (...) {
         error = std::current_exception();
     }
-    const bool good = group->all(error == nullptr);
+    bool good = false;
+    try {
+        good = group->all(error == nullptr);
+    } catch (...) {
+        if (!error) throw;  // otherwise this rank's own error is the cause
+    }
     if (error) std::rethrow_exception(error);
     if (!good) group->impl().heard_of_failure();
     check(good, ErrorKind::io, "CheckpointFolder: ", folder, ": rank 0 could not save; its error says why");
