@@ -1,5 +1,5 @@
 // Helpers for all programs of this repository: common options and ranges, reading of text files, and the end
-// of main(). docs/programs.md says what users may rely on.
+// of main(). docs/reference/programs.md says what users may rely on.
 #pragma once
 
 #include <fcntl.h>

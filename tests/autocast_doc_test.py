@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The table of autocast policies in docs/numerics.md is the one that the test program makes from the rows. --write puts it there.
+"""Compares the table of autocast policies in docs/guide/numerics.md with the one that the test program prints. --write puts it
+there.
 
     autocast_doc_test.py DOCUMENT TEST_PROGRAM
 """

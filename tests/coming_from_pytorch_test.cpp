@@ -1,4 +1,4 @@
-// The blocks of docs/coming_from_pytorch.md: each is a case here.
+// The blocks of docs/start/coming_from_pytorch.md: each is a case here.
 #include <catch2/catch.hpp>
 #include <cmath>
 

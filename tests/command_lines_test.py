@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every option of every program that takes a number, with numbers outside of its range: each is refused at once, with the option's name
-and the range. Every program takes options from a file, and says so when its output cannot be written. docs/programs.md is what they promise.
+and the range. Every program takes options from a file, and says so when its output cannot be written.
+docs/reference/programs.md lists these promises.
 
     command_lines_test.py PROGRAM...
 """

@@ -1,4 +1,4 @@
-// The code of docs/distributed.md: each block there is a case here, run by a group of one rank.
+// The code of docs/guide/distributed.md: each block there is a case here, run by a group of one rank.
 #include <catch2/catch.hpp>
 
 #include "folder.h"

@@ -59,7 +59,8 @@ def first_screen_problems(name, text):
 
 def problems(root, changed=None):
     """All that is wrong; `changed` are texts in place of those of the tree."""
-    names = ["README.md", *sorted(f"docs/{page.name}" for page in (root / "docs").glob("*.md")), ".github/CONTRIBUTING.md"]
+    pages = sorted(str(page.relative_to(root)) for page in root.glob("docs/**/*.md"))
+    names = ["README.md", *pages, ".github/CONTRIBUTING.md"]
     texts = {name: (root / name).read_text(encoding="utf-8") for name in names} | (changed or {})
     programs = PROGRAMS.search((root / "tests/meson.build").read_text(encoding="utf-8")).group(1)
     navigation = (root / "tools/site/mkdocs.yml").read_text(encoding="utf-8")
@@ -75,10 +76,11 @@ def problems(root, changed=None):
 
 def check(root):
     """Each damage must be found, and found alone."""
-    page = "docs/scaler.md"
+    page = "docs/guide/scaler.md"
     text = (root / page).read_text(encoding="utf-8")
     damages = {"no none.md": text + "\n[a](none.md)\n", "no heading #none in numerics.md": text + "\n[a](numerics.md#none)\n",
-               "no heading #nowhere in docs/scaler.md": text + "\n[a](#nowhere)\n", "no test compiles": text + "\n```cpp\nint i;\n```\n",
+               "no heading #nowhere in docs/guide/scaler.md": text + "\n[a](#nowhere)\n",
+               "no test compiles": text + "\n```cpp\nint i;\n```\n",
                "no code on the first screen": text.replace("\n", "\n" + 2000 * " ", 1)}
     for words, damaged in damages.items():
         found = list(problems(root, {page: damaged}))

@@ -1,5 +1,5 @@
-// Provokes the errors that users meet most often, one by one. docs/errors.md shows the same lines with their
-// messages: the hidden case prints its tables, and tests/errors_doc_test.py compares them.
+// Provokes the errors that users meet most often, one by one. docs/reference/errors.md shows the same lines
+// with their messages: the hidden case prints its tables, and tests/errors_doc_test.py compares them.
 #include <catch2/catch.hpp>
 
 #include <iostream>
@@ -75,7 +75,7 @@ const Entry entries[] = {
           scaler.unscale_(sgd); scaler.unscale_(sgd)),
     ENTRY(memory,
           "a smaller batch, autocast, or checkpointing: "
-          "[troubleshooting](troubleshooting.md#memory-grows-or-is-too-little)",
+          "[troubleshooting](../guide/troubleshooting.md#memory-grows-or-is-too-little)",
           empty({1'000'000, 1'000'000, 1'000})),
     ENTRY(io, "the path, as seen from the program's folder", io::load_state_dict_file("none")),
     ENTRY(io, "the file is damaged, or has another format", io::load_state_dict_file(damaged())),

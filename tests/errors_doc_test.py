@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The table in docs/errors.md has what the code of tests/error_catalogue_test.cpp throws. --write puts it there.
+"""Compares the table in docs/reference/errors.md with what the code of tests/error_catalogue_test.cpp throws. --write puts it
+there.
 
     errors_doc_test.py DOCUMENT TEST_PROGRAM
 """

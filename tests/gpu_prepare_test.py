@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""tools/gpu_check prepares its build from a folder of unpacked packages, as docs/building.md says, up to the first compiled file: nothing
-is missing, and no header comes from a package that a bare machine lacks. Where there is no CUDA Toolkit, a stand-in for nvcc
-preprocesses the kernels. Downloads packages: .ci/run calls it, on Debian.
+"""tools/gpu_check prepares its build from a folder of unpacked packages, as docs/reference/building.md says, up to
+the first compiled file: nothing is missing, and no header comes from a package that a bare machine lacks. Where
+there is no CUDA Toolkit, a stand-in for nvcc preprocesses the kernels. Downloads packages: .ci/run calls it, on
+Debian.
 
     gpu_prepare_test.py path/to/source/tree path/to/new/folder
 """
@@ -28,7 +29,7 @@ exec g++ "$@"
 
 def unpack():
     """Runs the document's commands."""
-    text = (ROOT / "docs/building.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/building.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```sh\n(apt-get download .*?)^```$", text, re.M | re.S)
     (FOLDER / "packages").mkdir()
     subprocess.run(["sh", "-euc", re.sub(r"\bDIR\b", "../deps", block)], cwd=FOLDER / "packages", check=True)

@@ -272,8 +272,8 @@ def test_predicted(bench):
         wanted[pattern] += count
         wanted[""] -= count
     check(left == wanted, f"launches of a step: {left - wanted} more, {wanted - left} less than the model has")
-    check(predict.table(rows) in (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8"),
-          "docs/benchmarks.md has another table than tools/gpu/predict.py prints")
+    check(predict.table(rows) in (ROOT / "docs/internals/benchmarks.md").read_text(encoding="utf-8"),
+          "docs/internals/benchmarks.md has another table than tools/gpu/predict.py prints")
     check(predict.total(rows, "before")[0] == 528, "528 launches before")
 
 

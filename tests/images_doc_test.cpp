@@ -1,4 +1,4 @@
-// The code of docs/images.md: each block there is a case here.
+// The code of docs/guide/images.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
 #include "mezzo/mezzo.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The pictures of docs/performance.md are those that tools/performance_chart.py draws of the tables in docs/benchmarks.md; their bars are as
-long as the numbers. And the groups of tools/profile_by_op.py. Usage: performance_chart_test.py ROOT"""
+"""The pictures of docs/internals/performance.md are those that tools/performance_chart.py draws of the tables in
+docs/internals/benchmarks.md; their bars are as long as the numbers. And the groups of tools/profile_by_op.py.
+Usage: performance_chart_test.py ROOT"""
 import pathlib
 import re
 import subprocess
@@ -49,13 +50,13 @@ def main():
     check_groups()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        result = draw((ROOT / "docs/benchmarks.md").read_text(encoding="utf-8"), folder)
+        result = draw((ROOT / "docs/internals/benchmarks.md").read_text(encoding="utf-8"), folder)
         check(result.returncode == 0, result.stderr)
         drawn = sorted(folder.glob("*.svg"))
         check(len(drawn) == 3, f"{drawn}")
         for picture in drawn:
-            check(picture.read_bytes() == (ROOT / "docs" / picture.name).read_bytes(),
-                  f"docs/{picture.name} is not that of the tables; run tools/performance_chart.py")
+            check(picture.read_bytes() == (ROOT / "docs/internals" / picture.name).read_bytes(),
+                  f"docs/internals/{picture.name} is not that of the tables; run tools/performance_chart.py")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         result = draw(TABLE, folder)

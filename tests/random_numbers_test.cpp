@@ -1,4 +1,4 @@
-// The guarantees of docs/numerics.md about random numbers: some are the same bits for every device,
+// The guarantees of docs/guide/numerics.md about random numbers: some are the same bits for every device,
 // instruction set and number of threads; the others differ within bounds.
 #include <catch2/catch.hpp>
 #include <cmath>

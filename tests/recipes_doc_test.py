@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Compares docs/recipes.md with tests/recipes_test.cpp and further files: the code between "// begin" and "// end" of the cases, in
-order, is the code of the document. --write puts it there, in place of the blocks or of <!-- name --> lines."""
+"""Compares a page, such as docs/start/recipes.md, with tests/recipes_test.cpp and further files: the code between
+"// begin" and "// end" of the cases, in order, is the code of the document. --write puts it there, in place of the
+blocks or of <!-- name --> lines."""
 import re
 import sys
 import textwrap

@@ -1,4 +1,4 @@
-// The recipes of docs/recipes.md for images.
+// The recipes of docs/start/recipes.md for images.
 #include <catch2/catch.hpp>
 
 #include "mezzo/mezzo.h"

@@ -1,4 +1,4 @@
-// The recipes of docs/recipes.md: each code block there is a case here.
+// The recipes of docs/start/recipes.md: each code block there is a case here.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>

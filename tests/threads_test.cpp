@@ -1,4 +1,4 @@
-// Uses of several threads that docs/threads.md allows, under the thread sanitizer.
+// Uses of several threads that docs/reference/threads.md allows, under the thread sanitizer.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>

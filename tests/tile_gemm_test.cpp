@@ -161,7 +161,7 @@ TEST_CASE("tiles: float16 infinities and NaN, in either operand", "[gemm][tiles]
 
 TEST_CASE("tiles: errors against float64", "[gemm][tiles]") {
     // Bounds in 2^-24 of the sum of magnitudes; measured on hardware 0.2 to 5 (largest 22), see
-    // docs/numerics.md.
+    // docs/guide/numerics.md.
     for (const Variant& v : tile_variants())
         for (const std::int64_t k : {256, 2048})
             for (const auto& [name, draw] : distributions()) {

@@ -270,7 +270,7 @@ def check_ranges():
 
 def check_version():
     stated = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text()).group(1)
-    header, log = "include/mezzo/version.h", "docs/changelog.md"
+    header, log = "include/mezzo/version.h", "docs/project/changelog.md"
     numbers = re.findall(r"^#define MEZZO_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", (ROOT / header).read_text(), re.M)
     if ".".join(numbers) != stated:
         report(header, 0, f"version {'.'.join(numbers)}; meson.build says {stated}")

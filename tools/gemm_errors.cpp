@@ -1,6 +1,6 @@
-// Prints the errors of matrix products against float64 as a Markdown table, for docs/numerics.md: every kind
-// of kernel this processor has, several distributions of operands. 64 x 64 results in float32; an element's
-// error is counted in 2^-24 of the sum of the magnitudes of its terms.
+// Prints the errors of matrix products against float64 as a Markdown table, for docs/guide/numerics.md: every
+// kind of kernel this processor has, several distributions of operands. 64 x 64 results in float32; an
+// element's error is counted in 2^-24 of the sum of the magnitudes of its terms.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/performance.md from the tables of measured training steps in docs/benchmarks.md.
+"""Draws the pictures of docs/internals/performance.md from the tables of measured training steps in
+docs/internals/benchmarks.md.
 
-    tools/performance_chart.py docs/benchmarks.md --out docs"""
+    tools/performance_chart.py docs/internals/benchmarks.md --out docs/internals"""
 import argparse
 import collections
 import pathlib

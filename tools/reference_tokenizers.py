@@ -34,7 +34,7 @@ LINES = [
 
 def documents():
     lines = []
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in sorted((ROOT / "docs").glob("*/*.md"), key=lambda page: page.name):
         lines += [line for line in path.read_text(encoding="utf-8").split("\n") if line and not line.startswith("|")]
     return lines[:1500]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares tools/tokenize with the WordPiece tokenizers of Python: ids and offsets over the lines of files, ids over the golden
 vectors of bert-base-uncased when the vocabulary is that one, over random lines, and over every Unicode character. Then times all
-on one thread. Exits with 1 if a difference is found that docs/text.md does not name.
+on one thread. Exits with 1 if a difference is found that docs/guide/text.md does not name.
 
   tools/tokenizer_peer.py --vocab vocab.txt [--program build/tokenize] [--cased] [--characters] [--random N] FILE...
 """

@@ -26,7 +26,8 @@ std::ostream& operator<<(std::ostream& out, const AutocastOptions& options);  //
 // Runs the ops of this thread in mixed precision until the end of the scope: matrix products, linear layers,
 // convolutions and attention read their floating inputs as options.dtype, which makes them faster and halves
 // their memory; ops that need range or accuracy, such as exp, softmax, norms and losses, compute in float32,
-// and all others in the dtypes of their inputs. The list is in docs/numerics.md. Parameters stay float32.
+// and all others in the dtypes of their inputs. The list is in docs/guide/numerics.md. Parameters
+// stay float32.
 //
 //   {
 //       const amp::Autocast scope({.dtype = bfloat16});

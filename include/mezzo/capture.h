@@ -55,7 +55,7 @@ struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
 //    queue work on the device during a capture.
 // On the CPU, and in a build without CUDA, every call runs the step eagerly. See also "What has not run on a
-// GPU" in docs/cuda.md.
+// GPU" in docs/internals/cuda.md.
 class CapturedStep {
 public:
     // Error(value) for warmup or max_graphs below 1, Error(device) for a device that does not exist.

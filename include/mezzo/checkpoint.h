@@ -103,7 +103,7 @@ struct CheckpointInfo {
 };
 
 // Saves and loads a training as one file: the parts above and the random stream of the process. The file is
-// an io::Checkpoint (docs/files.md), whose parts io::load_checkpoint() returns.
+// an io::Checkpoint (docs/guide/files.md), whose parts io::load_checkpoint() returns.
 class Checkpoint {
 public:
     // Throws Error(value) for a name in `others` that is empty, has a '.' or a blank, or is used twice, and

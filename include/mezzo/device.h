@@ -91,7 +91,7 @@ void set_num_threads(int n);
 [[nodiscard]] int num_threads();
 
 // Seeds the process's stream of random numbers, which all devices share: the same seed gives the same numbers
-// on the CPU and on CUDA, normally distributed ones up to rounding (docs/numerics.md).
+// on the CPU and on CUDA, normally distributed ones up to rounding (docs/guide/numerics.md).
 void manual_seed(std::uint64_t seed);
 
 // The state of the random stream: Philox4x32-10 key and the position in it. Restoring it repeats the stream

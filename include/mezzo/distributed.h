@@ -1,5 +1,5 @@
-// Training with several processes: groups of ranks and their collective calls. docs/distributed.md is the
-// guide.
+// Training with several processes: groups of ranks and their collective calls. The guide is
+// docs/guide/distributed.md.
 #pragma once
 
 #include <cstdint>
@@ -93,8 +93,8 @@ private:
 };
 
 // Joins the group that the environment describes, as set by mezzo-run, torchrun, mpirun of Open MPI or MPICH,
-// or Slurm's srun (variables: docs/distributed.md). Returns when all ranks have joined. A program that was
-// started alone is rank 0 of 1 and opens no socket, thread or library.
+// or Slurm's srun (variables: docs/guide/distributed.md). Returns when all ranks have joined. A program that
+// was started alone is rank 0 of 1 and opens no socket, thread or library.
 //
 // Sets the number of threads of the CPU backend: MEZZO_THREADS if that is set; otherwise, in a group of
 // several ranks, the processors divided by the ranks that may run on them, at least 1.

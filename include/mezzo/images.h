@@ -45,8 +45,9 @@ struct ReadImageOptions {
 // Reads a PNG or JPEG file, detected by its first bytes, as uint8 [height, width, channels]: 1 channel grey,
 // 2 grey and alpha, 3 RGB, 4 RGB and alpha. 16-bit samples are rounded to 8. Throws Error(io) for a file that
 // is missing, no regular file, truncated, damaged, larger than max_pixels or 1 GiB, or of another format, and
-// if this build of mezzo lacks the library for the format (options png and jpeg in docs/building.md). Damage
-// that libjpeg-turbo only warns about, such as wrong bits in the coefficients, is decoded, as in PIL.
+// if this build of mezzo lacks the library for the format (options png and jpeg in
+// docs/reference/building.md). Damage that libjpeg-turbo only warns about, such as wrong bits in the
+// coefficients, is decoded, as in PIL.
 [[nodiscard]] Tensor read_image(const std::string& path, const ReadImageOptions& options = {});
 // Decodes a PNG or JPEG file in memory, as read_image().
 [[nodiscard]] Tensor decode_image(std::span<const std::byte> file, const ReadImageOptions& options = {});

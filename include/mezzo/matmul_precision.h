@@ -16,8 +16,8 @@ namespace mezzo {
 //            magnitude 2e-31 and more; smaller ones lose bits.
 //   medium   On CUDA: TF32. On CPUs with AMX: two bfloat16 parts, 16 significant bits, and three products.
 // Sums are always float32. All levels are `highest` if the others are no faster: few rows or columns,
-// operands of mixed types, other processors. docs/numerics.md has the measured errors. 16-bit and float64
-// operands are not affected.
+// operands of mixed types, other processors. docs/guide/numerics.md has the measured errors. 16-bit and
+// float64 operands are not affected.
 enum class Float32MatmulPrecision : std::uint8_t { highest, high, medium };
 
 // Sets the precision of all later products in this process, from any thread. The default is `highest`.

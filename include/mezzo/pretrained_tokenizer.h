@@ -26,7 +26,7 @@ struct TokenizeOptions {
 // functions may be called from several threads at once.
 //
 // Text is UTF-8; every byte that is not part of valid UTF-8 counts as U+FFFD. Ids are those of the Python
-// packages `tokenizers` and `transformers`; docs/text.md says where they may differ.
+// packages `tokenizers` and `transformers`; docs/guide/text.md says where they may differ.
 class Tokenizer {
 public:
     // Loads a tokenizer.json, or the folder of a model. In a folder tokenizer_config.json and

@@ -303,7 +303,7 @@ requires detail::NotAllIntegers<A, B>
 // [n, m] with ones on the diagonal, zeros elsewhere; square without m.
 [[nodiscard]] Tensor eye(std::int64_t n, TensorOptions options = {});
 [[nodiscard]] Tensor eye(std::int64_t n, std::int64_t m, TensorOptions options = {});
-// Random numbers from the stream that manual_seed() begins; docs/numerics.md says what is equal on all
+// Random numbers from the stream that manual_seed() begins; docs/guide/numerics.md says what is equal on all
 // devices. Standard normal, and uniform in [0, 1); in 16 bit the largest numbers are rounded to 1.
 // Error(dtype) unless the dtype is floating.
 [[nodiscard]] Tensor randn(const Shape& shape, TensorOptions options = {});

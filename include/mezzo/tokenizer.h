@@ -16,8 +16,8 @@ namespace mezzo::data {
 // Treatment of accents; `strip` turns é into e.
 enum class Accents : std::uint8_t { follow_lower_case, strip, keep };
 
-// Options of WordPiece. The defaults are those of bert-base-uncased. docs/text.md lists differences between
-// implementations.
+// Options of WordPiece. The defaults are those of bert-base-uncased. docs/guide/text.md lists differences
+// between implementations.
 struct WordPieceOptions {
     bool lower_case = true;
     Accents accents = Accents::follow_lower_case;  // strip when lower_case, else keep

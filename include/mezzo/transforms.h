@@ -1,4 +1,4 @@
-// Data augmentation: transforms of images and batches for a DataLoader. docs/images.md has examples.
+// Data augmentation: transforms of images and batches for a DataLoader. docs/guide/images.md has examples.
 #pragma once
 
 #include <concepts>

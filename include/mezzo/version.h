@@ -4,7 +4,7 @@
 #include "mezzo/cpp20.h"
 
 // Semantic versioning: before 1.0.0 a new minor version may change the interface, a new patch version only
-// fixes errors. tools/check_tree.py compares these numbers with meson.build and docs/changelog.md.
+// fixes errors. tools/check_tree.py compares these numbers with meson.build and docs/project/changelog.md.
 #define MEZZO_VERSION_MAJOR 0
 #define MEZZO_VERSION_MINOR 1
 #define MEZZO_VERSION_PATCH 0

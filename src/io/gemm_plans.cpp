@@ -1,5 +1,5 @@
-// Reads and writes files of GEMM plans: save_gemm_plans() and load_gemm_plans() of mezzo/cuda.h. docs/cuda.md
-// describes the format.
+// Reads and writes files of GEMM plans: save_gemm_plans() and load_gemm_plans() of mezzo/cuda.h.
+// docs/internals/cuda.md describes the format.
 #include <fmt/format.h>
 #include <zlib.h>
 

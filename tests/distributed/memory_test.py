@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a rank keeps between two steps, with and without a sharded optimizer, against the table of docs/distributed.md.
+"""Compares what a rank keeps between two steps, with and without a sharded optimizer, with the table of
+docs/guide/distributed.md.
 Usage: memory_test.py MEZZO_RUN RANK_PROGRAM GLOO_MODULE [TEST...]
 The environment's BENCH_DDP is the program of tools/bench_ddp.cpp; without it all is skipped.
 """

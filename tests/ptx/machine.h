@@ -1,7 +1,7 @@
 // Interpreter of PTX: a grid's blocks run one after the other, warps of 32 lanes in lockstep. Lanes that have
 // parted meet again because those furthest behind run first. Checked at every access: device memory against
 // the allocations, shared memory against its variables, alignment, bytes that nothing has written, and races
-// in shared memory. docs/testing.md says what a GPU does that this does not.
+// in shared memory. docs/internals/testing.md says what a GPU does that this does not.
 #pragma once
 
 #include <functional>

@@ -23,7 +23,7 @@ def page_of(target):
     """The page that shows a file or folder of the tree, as a path in the site's folder of pages."""
     if target == "README.md":
         return "index.md"
-    if target.startswith("docs/"):
+    if target.startswith("docs/") and target.endswith((".md", ".svg")):
         return target.removeprefix("docs/")
     if target.startswith("include/mezzo/"):
         return f"api/{target.removeprefix('include/mezzo/')}.md"
@@ -41,9 +41,8 @@ def with_links_to_pages(text, source, wanted):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         if not (ROOT / path).exists():
             return match.group()  # MkDocs reports it
-        if path.endswith(".svg"):
-            return target
-        wanted.add(path)
+        if not path.endswith(".svg"):
+            wanted.add(path)
         return posixpath.relpath(page_of(path), here) + hash_mark + anchor
 
     return outside_of_code(text, lambda part: LINK.sub(place, part))
@@ -68,7 +67,7 @@ def write_pages(folder):
     """Writes all pages into an empty folder."""
     headers = sorted((ROOT / "include/mezzo").iterdir())
     sources = {"README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
-    sources |= {f"docs/{page.name}": page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    sources |= {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in ROOT.glob("docs/*/*.md")}
     sources |= {f"include/mezzo/{header.name}": header_page(header) for header in headers}
     sources["include/mezzo/index"] = header_index(headers)
     wanted = set()
@@ -78,6 +77,6 @@ def write_pages(folder):
         for source in new:
             sources[source] = file_page(source)
             write_page(folder, source, sources[source], wanted)
-    for picture in (ROOT / "docs").glob("*.svg"):
-        shutil.copy(picture, folder)
+    for picture in ROOT.glob("docs/*/*.svg"):
+        shutil.copy(picture, folder / picture.parent.name)
     shutil.copy(pathlib.Path(__file__).with_name("site.css"), folder)
