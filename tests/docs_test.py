@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The pages in docs/ and the README: every link leads to a file and a heading that exist, every C++ block is code that the suite compiles
-and runs, every page shows code on its first screen, and the site's navigation has every page.
+"""Checks the pages in docs/, the README and CONTRIBUTING: every link leads to a file and a heading that exist, every
+C++ block is code that the suite compiles and runs, every page in docs/ shows code on its first screen, links to
+pages by their titles, and the site's navigation has every page under the name of its folder.
 
     docs_test.py ROOT          checks that tree
     docs_test.py ROOT --check  checks that damaged pages are found"""
@@ -57,21 +58,35 @@ def first_screen_problems(name, text):
         yield f"{name}: no code on the first screen"
 
 
+def navigation_problems(root, pages):
+    text = (root / "tools/site/mkdocs.yml").read_text(encoding="utf-8")
+    sections = re.findall(r"^  - (\w+):\n((?: {6}- .*\n)+)", text, re.M)
+    listed = {(name.lower(), page) for name, lines in sections for page in re.findall(r"- (\S+)$", lines, re.M)}
+    for name in pages:
+        folder, _, page = name.removeprefix("docs/").rpartition("/")
+        if (folder, f"{folder}/{page}") not in listed:
+            yield f"{name}: tools/site/mkdocs.yml has no {folder}/{page} below {folder.capitalize()}"
+
+
+def title_problems(name, text):
+    for words in re.findall(r"\[`?([\w/]+\.md)`?\]\(", FENCE.sub("", text)):
+        yield f"{name}: the text of a link is {words}, not the page's title"
+
+
 def problems(root, changed=None):
     """All that is wrong; `changed` are texts in place of those of the tree."""
     pages = sorted(str(page.relative_to(root)) for page in root.glob("docs/**/*.md"))
     names = ["README.md", *pages, ".github/CONTRIBUTING.md"]
     texts = {name: (root / name).read_text(encoding="utf-8") for name in names} | (changed or {})
     programs = PROGRAMS.search((root / "tests/meson.build").read_text(encoding="utf-8")).group(1)
-    navigation = (root / "tools/site/mkdocs.yml").read_text(encoding="utf-8")
     compiled = compiled_blocks(root)
+    yield from navigation_problems(root, pages)
     for name, text in texts.items():
         yield from link_problems(root, name, text)
         yield from code_problems(name, text, compiled, programs)
         if name.startswith("docs/"):
             yield from first_screen_problems(name, text)
-            if f": {name.removeprefix('docs/')}\n" not in navigation:
-                yield f"{name}: is not in the navigation of tools/site/mkdocs.yml"
+            yield from title_problems(name, text)
 
 
 def check(root):
@@ -80,6 +95,7 @@ def check(root):
     text = (root / page).read_text(encoding="utf-8")
     damages = {"no none.md": text + "\n[a](none.md)\n", "no heading #none in numerics.md": text + "\n[a](numerics.md#none)\n",
                "no heading #nowhere in docs/guide/scaler.md": text + "\n[a](#nowhere)\n",
+               "not the page's title": text + "\n[numerics.md](numerics.md)\n",
                "no test compiles": text + "\n```cpp\nint i;\n```\n",
                "no code on the first screen": text.replace("\n", "\n" + 2000 * " ", 1)}
     for words, damaged in damages.items():

@@ -50,7 +50,8 @@ def main():
         out = pathlib.Path(name) / "site"
         result = build(out)
         check(result.returncode == 0 and "WARNING" not in result.stderr, result.stdout + result.stderr)
-        for page in ("index.html", "start/quickstart.html", "api/index.html", "api/tensor.h.html", "source/github/CONTRIBUTING.html", "search/search_index.json"):
+        for page in ("index.html", "start/quickstart.html", "api/index.html", "api/tensor.h.html",
+                     "project/contributing.html", "internals/performance_amx.svg", "search/search_index.json"):
             check((out / page).is_file(), f"{page} is missing")
         check('href="tensor.h.html#__codelineno-0-' in (out / "api/index.html").read_text(), "names lead to lines of headers")
         check(build(out).returncode == 0, "a site is built anew in its folder")

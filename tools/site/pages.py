@@ -1,5 +1,5 @@
-"""The Markdown from which the site is made: docs/ as it stands, the README as its first page, a page per public header, and a page
-for every other file of the tree that a page links to."""
+"""Writes the Markdown from which the site is made: docs/ as it stands, the README as its first page, CONTRIBUTING, a
+page per public header, and a page for every other file of the tree that a page links to."""
 import os
 import pathlib
 import posixpath
@@ -9,6 +9,7 @@ import shutil
 from headers import header_page, header_index
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONTRIBUTING = ".github/CONTRIBUTING.md"
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 LANGUAGES = {".cpp": "cpp", ".h": "cpp", ".def": "cpp", ".py": "python", ".build": "meson", ".sh": "sh"}
 
@@ -23,6 +24,8 @@ def page_of(target):
     """The page that shows a file or folder of the tree, as a path in the site's folder of pages."""
     if target == "README.md":
         return "index.md"
+    if target == CONTRIBUTING:
+        return "project/contributing.md"
     if target.startswith("docs/") and target.endswith((".md", ".svg")):
         return target.removeprefix("docs/")
     if target.startswith("include/mezzo/"):
@@ -66,7 +69,7 @@ def write_page(folder, source, text, wanted):
 def write_pages(folder):
     """Writes all pages into an empty folder."""
     headers = sorted((ROOT / "include/mezzo").iterdir())
-    sources = {"README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
+    sources = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", CONTRIBUTING)}
     sources |= {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in ROOT.glob("docs/*/*.md")}
     sources |= {f"include/mezzo/{header.name}": header_page(header) for header in headers}
     sources["include/mezzo/index"] = header_index(headers)
