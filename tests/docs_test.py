@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the pages in docs/, the README and CONTRIBUTING: every link leads to a file and a heading that exist, every
-C++ block is code that the suite compiles and runs, every page in docs/ shows code on its first screen, links to
-pages by their titles, and the site's navigation has every page under the name of its folder.
+C++ block is code that the suite compiles and runs, every quote is in a file that its page names, every page in docs/
+shows code on its first screen, links to pages by their titles, and the site's navigation has every page under the name of its folder.
 
     docs_test.py ROOT          checks that tree
     docs_test.py ROOT --check  checks that damaged pages are found"""
@@ -52,6 +52,15 @@ def code_problems(name, text, compiled, programs):
         yield f"{name}: a block that no test compiles:\n{textwrap.indent(block, '    ')}"
 
 
+def quote_problems(root, name, text):
+    """Blocks marked as C are quotes: each line stands in a file that the page names."""
+    files = [root / path for path in set(re.findall(r"`([\w./]+\.\w+)`", text)) if (root / path).is_file()]
+    lines = {line.strip() for file in files for line in file.read_text(encoding="utf-8").split("\n")}
+    for language, block in FENCE.findall(text):
+        if language == "c":
+            yield from (f"{name}: no file that it names has the line {line}" for line in block.strip().split("\n") if line.strip() not in lines)
+
+
 def first_screen_problems(name, text):
     first = FENCE.search(text)
     if first is None or first.start() > FIRST_SCREEN:
@@ -84,6 +93,7 @@ def problems(root, changed=None):
     for name, text in texts.items():
         yield from link_problems(root, name, text)
         yield from code_problems(name, text, compiled, programs)
+        yield from quote_problems(root, name, text)
         if name.startswith("docs/"):
             yield from first_screen_problems(name, text)
             yield from title_problems(name, text)
@@ -97,6 +107,7 @@ def check(root):
                "no heading #nowhere in docs/guide/scaler.md": text + "\n[a](#nowhere)\n",
                "not the page's title": text + "\n[numerics.md](numerics.md)\n",
                "no test compiles": text + "\n```cpp\nint i;\n```\n",
+               "has the line int i;": text + "\n```c\nint i;\n```\n",
                "no code on the first screen": text.replace("\n", "\n" + 2000 * " ", 1)}
     for words, damaged in damages.items():
         found = list(problems(root, {page: damaged}))
