@@ -206,7 +206,7 @@ template <class T, int dim> struct LaneRow {
         float probe = 0;  // stays 0, or becomes NaN
         MEZZO_UNROLL
         for (int n = 0; n < dim / 32; ++n) probe += x[n] * 0.0f;
-        return __any_sync(0xffffffffu, probe != 0.0f) == 0;
+        return __ballot_sync(0xffffffffu, probe != 0.0f) == 0;
     }
     __device__ float dot(const LaneRow& other) const {
         float sum = 0;

@@ -135,6 +135,27 @@ bool AttentionProblem::hides_nonfinite() const {
     return found;
 }
 
+bool AttentionProblem::nonfinite_hides(const Heads& g) const {
+    const bool by_query = mask.by_query(), later = causal && key > 1;
+    if ((!by_query && !later) || dim == 0) return false;
+    std::atomic<bool> found{false};
+    parallel_for(batch * heads, (1 << 16) / (query * dim + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        std::vector<std::uint8_t> seen(std::size_t(key), 0);
+        for (std::int64_t n = begin * query; n < end * query && !found.load(std::memory_order_relaxed); ++n) {
+            const std::int64_t b = n / query / heads, h = n / query % heads, i = n % query;
+            if (all_finite(q, b, i, h, dim) && all_finite(g, b, i, h, dim)) continue;
+            bool hides = later && i + diagonal < key - 1;
+            for (std::int64_t j = 0; j < key && by_query && !hides; j += attention_keys) {
+                const std::int64_t count = std::min(attention_keys, key - j);
+                mask.read(b, h, i, j, count, seen.data());
+                hides = std::find(seen.begin(), seen.begin() + count, 0) != seen.begin() + count;
+            }
+            if (hides) found.store(true, std::memory_order_relaxed);
+        }
+    });
+    return found;
+}
+
 namespace {
 
 AttentionKernels completed(AttentionKernels kernels, const GemmKernels& gemm) {

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import tempfile
 
-from runs import PROGRAM, environment, expect, free_port, main, matches, run, start_ranks, torchrun_variables, wait_until_begun
+from runs import MODULE, PROGRAM, environment, expect, free_port, main, matches, run, start_ranks, torchrun_variables, wait_until_begun
 
 
 def all_joined(result, ranks):

@@ -43,7 +43,9 @@ struct ConversionTable : TableWriter {
         width<u64, u32>("cvt.u64.u32"), width<u64, u16>("cvt.u64.u16"), width<u32, u16>("cvt.u32.u16");
         width<u32, u64>("cvt.u32.u64"), width<u16, u64>("cvt.u16.u64"), width<u16, u32>("cvt.u16.u32");
         op<s32, s16>("cvt.s32.s8", [](s16 x) { return s32(s8(x)); });
-        op<u64, u64>("cvta.to.global.u64", [](u64 x) { return x; });
+        // Generic addresses are those of their state space: nvcc converts them back before each access.
+        for (const char* name : {"cvta.to.global.u64", "cvta.shared.u64", "cvta.to.shared.u64"})
+            op<u64, u64>(name, [](u64 x) { return x; });
     }
     void floats() {
         op<f64, f32>("cvt.f64.f32", [](f32 x) { return f64(x); });
