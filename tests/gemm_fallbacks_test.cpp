@@ -118,4 +118,9 @@ TEST_CASE("gemm fallbacks: none in training steps of the recipe, BERT and ResNet
         check_no_fallback(mlp(16, 32));
         check_no_fallback(mlp(16, 32, true));
     }
+    SECTION("with sums beside the weights' gradients") {
+        const test::GemmOptionsScope options(
+            {.autotune = true, .fuse_bias_gradients = false, .fuse_layers = false});
+        check_no_fallback(mlp(16, 32));
+    }
 }

@@ -81,7 +81,7 @@ LAYERS = [["cpp20.h"], ["dtype.h", "dtypes.def", "version.h"], ["error.h", "inde
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|gloo/|fmt/|cub/|thrust/)")
 VENDOR_FILES = ("src/distributed/gloo.cpp", "src/insight/nvtx.cpp", "tests/fake_cudart.h", "tests/nccl_abi.cpp", "tests/nvtx_injection.cpp",
-                "tests/ptx/cublaslt_stand_in.cpp", "tests/ptx/runtime.h")
+                "tests/ptx/runtime.h")
 FMT_HEADER = "include/mezzo/fmt.h"  # what a user includes who has fmt
 BACKEND_SWITCH = re.compile(r"\bMEZZO_HAVE_CUDA\b")
 # core knows that there are CUDA devices, as a type of device, and nothing of what runs on them.

@@ -1,22 +1,25 @@
-// The stand-in for cuBLASLt: the functions that cuda/gemm/cublaslt.cpp calls, on the emulated device. It
-// takes what NVIDIA documents ("Datatypes Supported" of cublasLtMatmul, the attributes of descriptors) and
-// answers the rest with the status that is documented for it. What would be a fault on a GPU throws.
+// Stand-in for cuBLASLt: the functions that cuda/gemm/cublaslt.cpp calls. It takes what NVIDIA documents
+// ("Datatypes Supported" of cublasLtMatmul, the attributes of descriptors) and answers the rest with the
+// status that is documented for it. A call that would be a fault on a GPU is reported by lt_device::misuse().
+// mezzo-tests-emulated compiles it against tests/emulation/cublaslt/cublasLt.h, the shared object of
+// mezzo-tests-ptx against NVIDIA's header.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "cuda/gemm/cublaslt.h"
-#include "cuda/runtime.h"
-#include "mezzo/error.h"
-#include "tests/emulation/engine.h"
 #include "tests/emulation/fake_lt.h"
-#include "tests/emulation/fake_product.h"
+#include "tests/emulation/lt_device.h"
 
 namespace {
 
 using namespace mezzo;
 using namespace mezzo::cuda::lt;
 using emulation::fake_lt;
+using emulation::lt_device::has_memory;
+using emulation::lt_device::misuse;
 
 constexpr std::uint64_t unset = std::uint32_t(-1);
 constexpr std::size_t max_workspace = std::size_t(32) << 20;
@@ -41,17 +44,9 @@ void* pointer_of(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t attribu
     return reinterpret_cast<void*>(op->data[attribute]);
 }
 
-bool dtype_of(std::uint64_t type, Dtype& dtype) {
-    for (Dtype t : {float16, bfloat16, float32, float64})
-        if (std::uint64_t(data_type(t)) == type) return dtype = t, true;
-    return false;
-}
-
-struct Named {
-    cublasLtEpilogue_t library;
-    Epilogue epilogue;
-};
-constexpr Named epilogues[] = {
+constexpr std::pair<cudaDataType_t, Dtype> dtypes[] = {
+    {CUDA_R_16F, float16}, {CUDA_R_16BF, bfloat16}, {CUDA_R_32F, float32}, {CUDA_R_64F, float64}};
+constexpr std::pair<cublasLtEpilogue_t, Epilogue> epilogues[] = {
     {CUBLASLT_EPILOGUE_DEFAULT, Epilogue::none},
     {CUBLASLT_EPILOGUE_BIAS, Epilogue::bias},
     {CUBLASLT_EPILOGUE_RELU, Epilogue::relu},
@@ -70,9 +65,10 @@ constexpr Named epilogues[] = {
 };
 static_assert(std::size(epilogues) == epilogue_count);
 
-bool epilogue_named(std::uint64_t library, Epilogue& epilogue) {
-    for (const Named& known : epilogues)
-        if (std::uint64_t(known.library) == library) return epilogue = known.epilogue, true;
+// Sets `to` to the table's value for a number of the library. Returns false if the table has none.
+template <class Table, class T> bool find(const Table& table, std::uint64_t number, T& to) {
+    for (const auto& [library, value] : table)
+        if (std::uint64_t(library) == number) return to = value, true;
     return false;
 }
 
@@ -119,8 +115,8 @@ cublasStatus_t check_vectors(cublasLtMatmulDesc_t op, const Problem& p) {
     const auto ld = std::int64_t(op->data[CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]),
                stride = std::int64_t(op->data[CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE]);
     if (ld < p.m || ld % multiple != 0 || stride % multiple != 0) return CUBLAS_STATUS_INVALID_VALUE;
-    check(ld == (has_mask(p.epilogue) ? relu_mask_ld(p.m) : p.ldd) && (p.batch == 1 || stride == p.stride_d),
-          ErrorKind::backend, "fake lt: aux is not laid out as D");
+    if (ld != (has_mask(p.epilogue) ? relu_mask_ld(p.m) : p.ldd) || (p.batch > 1 && stride != p.stride_d))
+        misuse("aux is not laid out as D");
     return has_mask(p.epilogue) && p.batch > 1 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 
@@ -135,9 +131,9 @@ cublasStatus_t check_layout(cublasLtMatrixLayout_t x, std::int64_t rows, std::in
 // The problem that the descriptors describe.
 cublasStatus_t understand(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                           cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, Problem& p) {
-    if (!dtype_of(a->data[0], p.a_type) || !dtype_of(b->data[0], p.b_type) ||
-        !dtype_of(d->data[0], p.d_type) ||
-        !epilogue_named(op->data[CUBLASLT_MATMUL_DESC_EPILOGUE], p.epilogue))
+    if (!find(dtypes, a->data[0], p.a_type) || !find(dtypes, b->data[0], p.b_type) ||
+        !find(dtypes, d->data[0], p.d_type) ||
+        !find(epilogues, op->data[CUBLASLT_MATMUL_DESC_EPILOGUE], p.epilogue))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     p.trans_a = op->data[CUBLASLT_MATMUL_DESC_TRANSA] == CUBLAS_OP_T;
     p.trans_b = op->data[CUBLASLT_MATMUL_DESC_TRANSB] == CUBLAS_OP_T;
@@ -145,7 +141,6 @@ cublasStatus_t understand(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cub
     p.lda = ld_of(a), p.ldb = ld_of(b), p.ldd = ld_of(d);
     p.batch = batch_of(d);
     p.stride_a = stride_of(a), p.stride_b = stride_of(b), p.stride_d = stride_of(d);
-    p.device = cuda::current_device();
     p.tf32 = op->data[0] == CUBLAS_COMPUTE_32F_FAST_TF32;
     if (batch_of(a) != p.batch || batch_of(b) != p.batch || batch_of(c) != p.batch)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -166,10 +161,9 @@ std::uint16_t alignment_of(const void* p) {
 void require_aligned_vectors(cublasLtMatmulDesc_t op, Problem& p) {
     p.align_bias = alignment_of(pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER));
     p.align_aux = alignment_of(pointer_of(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER));
-    check(p.align_bias >= 16 || !(has_bias(p.epilogue) || has_bias_grad(p.epilogue)), ErrorKind::backend,
-          "fake lt: a bias or its gradient is not 16-byte aligned");
-    check(p.align_aux >= 16 || !has_aux(p.epilogue), ErrorKind::backend,
-          "fake lt: aux is not 16-byte aligned");
+    if (p.align_bias < 16 && (has_bias(p.epilogue) || has_bias_grad(p.epilogue)))
+        misuse("a bias or its gradient is not 16-byte aligned");
+    if (p.align_aux < 16 && has_aux(p.epilogue)) misuse("aux is not 16-byte aligned");
 }
 
 bool whole_vectors(const Problem& p) {
@@ -192,11 +186,6 @@ std::size_t workspace_of(const Problem& p) {
     return p.k < 64 ? 0 : sums <= max_workspace ? sums : 4096;
 }
 
-// Whether the device has so much memory left.
-bool has_memory(std::size_t bytes) {
-    return emulation::Engine::get().device_bytes() + bytes <= emulation::options.device_memory;
-}
-
 double number(const void* value, std::uint64_t scale) {
     return scale == CUDA_R_64F ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
 }
@@ -205,8 +194,8 @@ double number(const void* value, std::uint64_t scale) {
 void require_alignments(cublasLtMatmulDesc_t op, const void* a, const void* b, const void* d) {
     const std::array<const void*, 3> pointers{a, b, d};
     for (std::size_t i = 0; i < pointers.size(); ++i)
-        check(pointers[i] != nullptr && alignment_of(pointers[i]) >= op->data[asked_alignments + i],
-              ErrorKind::backend, "fake lt: an operand is less aligned than its algorithm was asked for");
+        if (pointers[i] == nullptr || alignment_of(pointers[i]) < op->data[asked_alignments + i])
+            misuse("an operand is less aligned than its algorithm was asked for");
 }
 
 }  // namespace
@@ -222,25 +211,18 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 std::size_t cublasLtGetVersion() { return fake_lt.version; }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
-    switch (status) {
-        case CUBLAS_STATUS_SUCCESS:
-            return "CUBLAS_STATUS_SUCCESS";
-        case CUBLAS_STATUS_NOT_INITIALIZED:
-            return "CUBLAS_STATUS_NOT_INITIALIZED";
-        case CUBLAS_STATUS_ALLOC_FAILED:
-            return "CUBLAS_STATUS_ALLOC_FAILED";
-        case CUBLAS_STATUS_INVALID_VALUE:
-            return "CUBLAS_STATUS_INVALID_VALUE";
-        case CUBLAS_STATUS_ARCH_MISMATCH:
-            return "CUBLAS_STATUS_ARCH_MISMATCH";
-        case CUBLAS_STATUS_EXECUTION_FAILED:
-            return "CUBLAS_STATUS_EXECUTION_FAILED";
-        case CUBLAS_STATUS_INTERNAL_ERROR:
-            return "CUBLAS_STATUS_INTERNAL_ERROR";
-        case CUBLAS_STATUS_NOT_SUPPORTED:
-            return "CUBLAS_STATUS_NOT_SUPPORTED";
-    }
-    return "unknown";
+    static constexpr std::pair<cublasStatus_t, const char*> names[] = {
+        {CUBLAS_STATUS_SUCCESS, "CUBLAS_STATUS_SUCCESS"},
+        {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED"},
+        {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED"},
+        {CUBLAS_STATUS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE"},
+        {CUBLAS_STATUS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH"},
+        {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED"},
+        {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR"},
+        {CUBLAS_STATUS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED"}};
+    const char* name = "unknown";
+    find(names, std::uint64_t(status), name);
+    return name;
 }
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t op, std::size_t size,
@@ -263,6 +245,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
                       attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ||
                       attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD ||
                       attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE;
+    if (std::size_t(attribute) >= std::size(op->data)) return CUBLAS_STATUS_INVALID_VALUE;
     return take(op->data[attribute], wide ? 8 : 4, value, size);
 }
 
@@ -362,7 +345,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
-                              void* workspace, std::size_t workspace_size, cudaStream_t) {
+                              void* workspace, std::size_t workspace_size, cudaStream_t stream) {
     if (!has_memory(fake_lt.matmul_bytes)) return CUBLAS_STATUS_ALLOC_FAILED;
     Problem p;
     ++fake_lt.runs;
@@ -384,45 +367,24 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     Algo chosen;
     chosen.data[0] = algo->data[0];
     chosen.workspace = workspace_of(p);
-    emulation::pass_time(p, int(chosen.data[0]));
+    emulation::lt_device::pass_time(p, int(chosen.data[0]));
     if (int(chosen.data[0]) < fake_lt.failing || (fake_lt.executes && !fake_lt.executes(p))) {
         ++fake_lt.failed_runs;
         return static_cast<cublasStatus_t>(fake_lt.status_of_failing);
     }
     if (workspace_size < chosen.workspace || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
-    check(c == d, ErrorKind::backend, "fake lt: C is not D");
+    if (c != d) misuse("C is not D");
     require_aligned_vectors(op, p);
     require_alignments(op, a, b, d);
     if (has_bias(p.epilogue)) o.bias = pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     if (has_bias_grad(p.epilogue)) o.bias_grad = pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     if (has_aux(p.epilogue)) o.aux = pointer_of(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
-    emulation::multiply(p, o, chosen);
+    emulation::multiply(p, o, chosen, stream);
     fake_lt.last_algorithm = int(chosen.data[0]);
     fake_lt.last_problem = p;
     fake_lt.last_workspace = workspace;
     fake_lt.last_operands = o;
     if (fake_lt.on_run) fake_lt.on_run(o);
     return CUBLAS_STATUS_SUCCESS;
-}
-
-const Functions& mezzo::cuda::lt::functions() {
-    static const Functions table = [] {
-        Functions f{};
-        f.create = cublasLtCreate;
-        f.matmul = cublasLtMatmul;
-        f.heuristic = cublasLtMatmulAlgoGetHeuristic;
-        f.init_operation = cublasLtMatmulDescInit_internal;
-        f.set_operation = cublasLtMatmulDescSetAttribute;
-        f.init_layout = cublasLtMatrixLayoutInit_internal;
-        f.set_layout = cublasLtMatrixLayoutSetAttribute;
-        f.init_preference = cublasLtMatmulPreferenceInit_internal;
-        f.set_preference = cublasLtMatmulPreferenceSetAttribute;
-        f.check_algo = cublasLtMatmulAlgoCheck;
-        f.get_algo = cublasLtMatmulAlgoConfigGetAttribute;
-        f.version = cublasLtGetVersion;
-        f.status_name = cublasLtGetStatusName;
-        return f;
-    }();
-    return table;
 }

@@ -28,6 +28,14 @@ unsigned number_of(const char* name, unsigned otherwise) {
     std::abort();
 }
 
+// Reports a call of cuBLASLt that would be a fault on a GPU.
+void report_misuse(const std::string& what) {
+    static Kernel& library = *new Kernel;
+    library.name = "cublasLtMatmul";
+    report(library, nullptr, "misuse", what);
+    throw Fault(what);
+}
+
 // mezzo opens the stand-in for cuBLASLt where it would open NVIDIA's library.
 void offer_stand_in() {
     void* const library = dlopen(MEZZO_CUBLASLT_STAND_IN, RTLD_NOW | RTLD_LOCAL);
@@ -38,7 +46,7 @@ void offer_stand_in() {
     static const StandInHooks hooks{[](void* stream, std::function<void()> work) {
                                         enqueue(static_cast<cudaStream_t>(stream), std::move(work));
                                     },
-                                    &mark_written};
+                                    &mark_written, &report_misuse};
     reinterpret_cast<void (*)(const StandInHooks*)>(dlsym(library, "mezzo_stand_in_hooks"))(&hooks);
     setenv("MEZZO_CUBLASLT", MEZZO_CUBLASLT_STAND_IN, 1);
 }

@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 
 namespace mezzo::ptx {
 
 struct StandInHooks {
     void (*enqueue)(void* stream, std::function<void()> work);
     void (*mark_written)(const void* to, std::size_t bytes);
+    void (*misuse)(const std::string& what);  // throws
 };
 
 }  // namespace mezzo::ptx
