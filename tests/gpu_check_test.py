@@ -99,7 +99,7 @@ def test_plan(folder):
         for source in sources["device_test_sources"]:
             pattern = rf"--tool {tool} .*\[#{pathlib.Path(source).stem}\]"
             check(re.search(pattern, run.stdout), f"{tool} does not check {source}")
-    order = re.findall(r"mezzo-tests -# '\[#(\w+)\]~\[\.\]' -w NoTests$", run.stdout, re.M)
+    order = re.findall(r"mezzo-tests '-#' '\[#(\w+)\]~\[\.\]' -w NoTests$", run.stdout, re.M)
     ptx = [pathlib.Path(f).stem for f in build.executed_as_ptx(sources["device_test_sources"])]
     check(order[1:len(ptx) + 1] == ptx, f"what has run as PTX does not run first: {order[:len(ptx) + 1]}")
     planned = re.findall(r"^# (\w+): (.*?); (\d+) s; ", run.stdout, re.M)
