@@ -41,7 +41,7 @@ tar -C "$source" --exclude='./build*' --exclude=./.git --format=posix -cf - . | 
 in_root() { chroot "$root" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root /bin/bash -euc "cd '$source'; $1"; }
 in_root "$(sed -n '/^meson setup/p' <<<"$commands")"
 if [ "$build" = "$source/build" ] && [ -f "$build/.ninja_deps" ]; then
-    (cd "$build" && find . \( -path '*.p/*.o' -o -name .ninja_log -o -name .ninja_deps \) ! -path './tests/*' -print0 | tar --null -T - --format=posix -cf -) |
+    (cd "$build" && find . \( -path '*.p/*.o' -o -name '*.gch' -o -name .ninja_log -o -name .ninja_deps \) ! -path './tests/*' -print0 | tar --null -T - --format=posix -cf -) |
         tar -C "$root$build" -xf -
 fi
 in_root "$(sed -n '/^ninja/p' <<<"$commands")"
