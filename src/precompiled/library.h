@@ -1,4 +1,4 @@
-// What most sources of the library include. Headers of the standard library alone, which do not change.
+// Headers of the standard library that most sources of the library include, which do not change.
 // Each source names what it uses all the same: .ci/sanitizers builds with -Db_pch=false.
 #include <algorithm>
 #include <array>

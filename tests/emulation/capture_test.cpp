@@ -1,4 +1,4 @@
-// What a capture refuses, and that everything goes on after it. On the emulated device only, because on a GPU
+// Captures refuse some calls, and the device stays usable afterwards. On the emulated device only, because on a GPU
 // a forbidden call could invalidate a capture and so disturb the tests after it.
 #include <catch2/catch.hpp>
 #include <thread>

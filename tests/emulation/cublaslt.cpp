@@ -178,7 +178,7 @@ bool takes(Epilogue epilogue) {
     return !(fake_lt.no_fused && epilogue != Epilogue::none) && !fake_lt.refused.contains(epilogue);
 }
 
-// What the library's algorithms want. Without a wish of the test: room for the sums of split-K, where k is
+// Workspace that the library's algorithms ask for. Unless the test sets it: room for the sums of split-K, where k is
 // long enough to be split.
 std::size_t workspace_of(const Problem& p) {
     if (fake_lt.workspace) return *fake_lt.workspace;

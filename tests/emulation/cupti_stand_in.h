@@ -13,7 +13,7 @@ struct CuptiStandIn {
     std::int64_t ahead = 0;   // of the host's clock, in nanoseconds
 };
 
-// What the library exports beside CUPTI's functions. `work`: a call of the CUDA API by this thread queues a kernel, a copy or a fill that ends so many
+// Exports of the library in addition to CUPTI's functions. `work`: a call of the CUDA API by this thread queues a kernel, a copy or a fill that ends so many
 // nanoseconds after now.
 using CuptiStandInState = CuptiStandIn* (*)();
 using CuptiStandInWork = void (*)(int kind, const char* name, int copy_kind, std::uint64_t nanoseconds);

@@ -36,7 +36,7 @@ struct Error : std::logic_error {
     using std::logic_error::logic_error;
 };
 
-// Where a kernel called a collective. (std::source_location needs a newer clang than 14.)
+// Source position at which a kernel called a collective. (std::source_location needs a newer clang than 14.)
 struct Site {
     const char* file = "";
     int line = 0;
@@ -194,7 +194,7 @@ private:
     std::atomic<std::size_t> device_bytes_ = 0;  // read without the lock
 };
 
-// What MEZZO_SHARED and MEZZO_DYN_SHARED become.
+// Implementation of MEZZO_SHARED and MEZZO_DYN_SHARED.
 template <class T> T& shared(const char* key, Site site = Site::current()) {
     return *static_cast<T*>(Engine::get().shared_array(key, sizeof(T), false, site));
 }
@@ -233,7 +233,7 @@ using DeviceMemory = std::map<char*, std::size_t>;  // live allocations and thei
 inline std::function<void(const DeviceMemory&, bool done)> on_run;
 inline std::function<void(void* to, std::size_t bytes, bool done)> on_copy_beside;
 
-// What launch() of kernel.cuh becomes.
+// Implementation of launch() of kernel.cuh.
 template <class... P> void launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t dynamic,
                                   std::type_identity_t<P>... args) {
     run_or_capture([=] {

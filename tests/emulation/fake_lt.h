@@ -1,4 +1,4 @@
-// What tests may ask of the stand-in for cuBLASLt, and what it saw.
+// Settings that tests make in the stand-in for cuBLASLt, and its counters.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ struct FakeLt {
     int dropping_last = 0;                 // so many of the first candidates drop the last term of any k
     bool forgets_aux = false;              // aux is not written
     std::set<cuda::lt::Epilogue> refused;  // no algorithm for these
-    // What may be wrong with masks: the order of bits or rows, what counts for a 0 or a NaN, or an epilogue that
+    // Planted faults of masks: the order of bits or rows, what counts for a 0 or a NaN, or an epilogue that
     // does not read the mask.
     enum class Mask { right, big_endian, packed, transposed, zero_is_positive, nan_is_zero, ignored };
     Mask mask = Mask::right;
-    // What may be wrong with the gradient of a bias: it is added to what is there, lacks a row, or is rounded
+    // Planted faults of a bias's gradient: it is added to what is there, lacks a row, or is rounded
     // to 16 bit; or, for bgrad_b, the sums have another order.
     enum class BiasGrad { right, added, short_of_a_row, rounded, permuted };
     BiasGrad bias_grad = BiasGrad::right;

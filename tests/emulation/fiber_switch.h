@@ -7,7 +7,7 @@ extern "C" void mezzo_fiber_switch(void** save, void* to);
 
 namespace mezzo::emulation {
 
-// What mezzo_fiber_switch() takes for a fiber that has not run yet: the first switch to it calls entry, which never returns.
+// Returns the argument of mezzo_fiber_switch() for a fiber that has not run yet: the first switch to it calls entry, which never returns.
 // stack_end is the end of its stack, a multiple of 16.
 void* first_frame(char* stack_end, void (*entry)());
 

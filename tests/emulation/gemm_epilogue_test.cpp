@@ -1,4 +1,4 @@
-// What an epilogue of the library may do wrong in its arithmetic, and that products which meet it take another
+// Epilogues of the library with planted errors in their arithmetic: products that meet one take another
 // algorithm or mezzo's own kernel, with right results.
 #include <catch2/catch.hpp>
 #include <cmath>

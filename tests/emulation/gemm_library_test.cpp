@@ -1,5 +1,5 @@
-// What the stand-in for cuBLASLt takes and what it answers to the rest, which is what NVIDIA documents; and
-// what gemm() makes of these answers: fallbacks that are counted, and errors where memory is short.
+// The stand-in for cuBLASLt takes and refuses calls as NVIDIA documents, and gemm() handles its refusals: it
+// counts fallbacks, and throws if memory is short.
 #include <catch2/catch.hpp>
 #include <utility>
 #include <vector>
@@ -35,7 +35,7 @@ struct FreshLibrary {
     }
 };
 
-// What has been counted since the last call.
+// Returns the counts since the last call.
 struct Since {
     cuda::GemmFallbacks before = cuda::gemm_fallbacks();
     cuda::GemmFallbacks operator()() {

@@ -17,7 +17,7 @@ using test::Folder;
 using test::Product;
 using test::Tuned;
 
-// What follows the path in the error that loading throws.
+// Returns the text behind the path in the error that loading throws.
 std::string complaint(const std::string& path, ErrorKind kind = ErrorKind::value) {
     try {
         cuda::load_gemm_plans(path);

@@ -17,14 +17,14 @@ enum class StreamOrder { queued, main_first, communication_first, alternating };
 class Graph {
 public:
     void add(std::function<void()> work, StreamIndex stream);
-    // What has been queued on a stream, and that a stream's next work comes after it.
+    // Work queued on a stream so far, which the stream's next work depends on.
     struct Point {
         StreamIndex stream = main_stream;
         std::vector<std::size_t> nodes = {};
     };
     Point point(StreamIndex stream) const { return {stream, ends_[stream]}; }
     void hold(StreamIndex stream, const Point& point);
-    // What makes cudaStreamEndCapture fail, or null.
+    // Reason for which cudaStreamEndCapture fails, or null.
     const char* defect() const;
     void run(StreamOrder order) const;
 

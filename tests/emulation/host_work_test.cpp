@@ -1,4 +1,4 @@
-// What an eager step costs the host: heap allocations, counted while the emulated device does nothing, and waits.
+// Host cost of an eager step: heap allocations, counted while the emulated device does nothing, and waits.
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>

@@ -1,4 +1,4 @@
-// What the instructions wrapped in cuda/mma.cuh do, for the emulator: register layouts as in the PTX manual
+// Emulation of the instructions that cuda/mma.cuh wraps: register layouts as in the PTX manual
 // ("Warp-level matrix instructions", "Data movement and conversion instructions: cp.async").
 #pragma once
 

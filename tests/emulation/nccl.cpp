@@ -43,7 +43,7 @@ struct Member {
 
 enum class Kind { all_reduce, all_gather, broadcast, all_to_all };
 
-// What one rank calls. The ranks' texts are compared.
+// Call of one rank. The ranks' texts are compared.
 struct Call {
     Kind kind{};
     std::string text = {};

@@ -1,6 +1,6 @@
 // A stand-in for NCCL between the threads of one process, each of which is a rank with an emulated device of its own. It is stricter than NCCL: calls
 // that differ, captures on some ranks only, uses after the end and graphs that outlive their communicator are reported, where NCCL hangs or
-// corrupts memory. What is planted here goes wrong.
+// corrupts memory. Planted faults make calls fail.
 #pragma once
 
 #include <atomic>

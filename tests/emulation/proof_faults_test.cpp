@@ -111,7 +111,7 @@ Bits prefetch(FastPath choice) {
     return bits;
 }
 
-// What a program that takes the path computes, with the choice for it.
+// Computes a problem that takes the path, with the setting for it.
 Bits use(const Proof& p, FastPath choice) {
     switch (p.path) {
         case FastPathId::flash_attention:

@@ -38,7 +38,7 @@ struct ProofScope {
         next_process();
     }
 
-    // What the log says of a proof on the first device.
+    // Returns the log's lines about a self-check on the first device.
     std::vector<std::string> told(const std::string& proof) const {
         const std::string begin = "fast path " + proof + " on cuda:0: ";
         std::vector<std::string> all;

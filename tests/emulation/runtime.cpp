@@ -60,10 +60,10 @@ void read_number(const char* name, unsigned& value) {
     std::abort();
 }
 
-// What the environment changes about the emulated device: MEZZO_SCHEDULE=N the order in which the threads of
+// Reads options of the emulated device from the environment: MEZZO_SCHEDULE=N the order in which the threads of
 // a block run, MEZZO_MULTIPROCESSORS=N the sizes of grids (an H100 has 132), MEZZO_TRUNCATED_SUMS=1 how
-// mma.sync adds. What the emulated device has proven must not lie beside the verdicts of the user's machine:
-// the cache folder is used if it is named only.
+// mma.sync adds. Results of self-checks on the emulated device must not be stored with those of the user's
+// machine: the cache folder is used only if it is named.
 [[maybe_unused]] const bool environment_read = [] {
     setenv("MEZZO_CACHE", "off", 0);
     setenv("MEZZO_NCCL", "off", 0);  // a real NCCL knows nothing of emulated devices, nor does a real CUPTI
@@ -251,7 +251,7 @@ Pinned& pinned_memory() {
     return *all;
 }
 
-// Where a marker lies: after the first `position` pieces of work of a stream, or after work of a graph that is captured.
+// Position of a marker: after the first `position` pieces of work of a stream, or after work of a graph that is captured.
 struct Point {
     StreamKind stream = StreamKind::compute;
     std::uint64_t position = 0;

@@ -1,4 +1,4 @@
-// What the emulator tells the sanitizers about its fibers. TSan sees each fiber as a thread, and no order
+// Annotations of fibers for the sanitizers. TSan sees each fiber as a thread, and no order
 // between fibers but the edges that the kernel asked for. ASan is told of each switch of stacks.
 #pragma once
 

@@ -24,7 +24,7 @@ public:
     void add(cuda::StreamKind kind, std::function<void()> work);
     // The number of pieces of work queued so far.
     std::uint64_t position(cuda::StreamKind kind);
-    // What is queued on `kind` from now on comes after the first `position` pieces of `other`.
+    // Makes work that is queued on `kind` from now on wait for the first `position` pieces of `other`.
     void hold(cuda::StreamKind kind, cuda::StreamKind other, std::uint64_t position);
     bool done(cuda::StreamKind kind, std::uint64_t position);
     // The host waits for the first `position` pieces.
@@ -43,7 +43,7 @@ private:
         std::uint64_t queued = 0;
         std::atomic<std::uint64_t> done{0};
     };
-    // Of all below. Who has not got it in try_run_until() waits for progress, and is told when it is free.
+    // Lock of all streams. A thread that does not get it in try_run_until() waits until it is released.
     class Lock {
     public:
         explicit Lock(Streams& streams) : streams_(streams) { streams_.mutex_.lock(); }
@@ -65,7 +65,7 @@ private:
     Stream streams_[2];
 };
 
-// What cuda::current_stream() is.
+// Implementation of cuda::current_stream().
 void* stream_of(int device, StreamIndex stream);
 
 // The number of blocks of pinned memory now.
