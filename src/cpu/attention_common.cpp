@@ -135,22 +135,25 @@ bool AttentionProblem::hides_nonfinite() const {
     return found;
 }
 
-bool AttentionProblem::nonfinite_hides(const Heads& g) const {
-    const bool by_query = mask.by_query(), later = causal && key > 1;
-    if ((!by_query && !later) || dim == 0) return false;
+bool AttentionProblem::spoils_keys(const Heads& g) const {
+    if ((!mask.by_query() && !(causal && key > 1)) || dim == 0) return false;
     std::atomic<bool> found{false};
     parallel_for(batch * heads, (1 << 16) / (query * dim + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-        std::vector<std::uint8_t> seen(std::size_t(key), 0);
-        for (std::int64_t n = begin * query; n < end * query && !found.load(std::memory_order_relaxed); ++n) {
-            const std::int64_t b = n / query / heads, h = n / query % heads, i = n % query;
-            if (all_finite(q, b, i, h, dim) && all_finite(g, b, i, h, dim)) continue;
-            bool hides = later && i + diagonal < key - 1;
-            for (std::int64_t j = 0; j < key && by_query && !hides; j += attention_keys) {
-                const std::int64_t count = std::min(attention_keys, key - j);
-                mask.read(b, h, i, j, count, seen.data());
-                hides = std::find(seen.begin(), seen.begin() + count, 0) != seen.begin() + count;
+        std::vector<std::uint8_t> seen(std::size_t(key), 1), reached(seen);
+        for (std::int64_t head = begin; head < end && !found.load(std::memory_order_relaxed); ++head) {
+            const std::int64_t b = head / heads, h = head % heads;
+            bool spoilt = false;
+            std::fill(reached.begin(), reached.end(), std::uint8_t(0));
+            for (std::int64_t i = query; i-- > 0;) {  // the last query of a causal problem sees most
+                if (all_finite(q, b, i, h, dim) && all_finite(g, b, i, h, dim)) continue;
+                spoilt = true;
+                if (mask.by_query()) mask.read(b, h, i, 0, key, seen.data());
+                const std::int64_t last = causal ? std::clamp<std::int64_t>(i + diagonal + 1, 0, key) : key;
+                for (std::int64_t j = 0; j < last; ++j) reached[std::size_t(j)] |= seen[std::size_t(j)];
+                if (std::find(reached.begin(), reached.end(), 0) == reached.end()) break;
             }
-            if (hides) found.store(true, std::memory_order_relaxed);
+            if (spoilt && std::find(reached.begin(), reached.end(), 0) != reached.end())
+                found.store(true, std::memory_order_relaxed);
         }
     });
     return found;

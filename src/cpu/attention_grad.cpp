@@ -357,7 +357,7 @@ void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAtt
     if (f64) return cpu::attention_grad_f64(in, at.forward, out);
     const cpu::AttentionProblem p(in[1], in[2], in[3], in[7], at.forward);
     if (p.batch * p.heads == 0) return;
-    if (p.hides_nonfinite() || p.nonfinite_hides(cpu::Heads(in[0])))
+    if (p.hides_nonfinite() || p.spoils_keys(cpu::Heads(in[0])))
         return cpu::attention_grad_f64(in, at.forward, out);
     const bool same = in[0]->dtype == in[1]->dtype;
     const cpu::AttentionGradient backward(in, p, out, same ? p.tiles() : nullptr),
