@@ -3,14 +3,14 @@
 #include <set>
 #include <string>
 
-#include "cuda/cupti.h"
-#include "cuda/devices.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
-#include "cuda/nccl.h"
-#include "cuda/on_device.h"
-#include "cuda/runtime.h"
-#include "cuda/staging.h"
+#include "cuda/nccl/nccl.h"
+#include "cuda/runtime/cupti.h"
+#include "cuda/runtime/devices.h"
+#include "cuda/runtime/on_device.h"
+#include "cuda/runtime/runtime.h"
+#include "cuda/runtime/staging.h"
 #include "kernels/registry.h"
 
 namespace mezzo {
@@ -124,7 +124,7 @@ const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
 
 }  // namespace
 
-extern const StepKernels cuda_step_kernels;  // cuda/step.cu
+extern const StepKernels cuda_step_kernels;  // cuda/optim/step.cu
 extern const ProofList cuda_proofs;          // cuda/proof/proofs.cpp
 extern const BackendParts cuda_parts;
 constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels, &cuda_proofs,

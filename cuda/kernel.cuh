@@ -17,7 +17,7 @@
 #include <type_traits>
 
 #include "core/round_to_odd.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/dtype.h"
 
 #if defined(__CUDACC__)

@@ -1,6 +1,9 @@
 // Trains a classifier of clothes (Fashion-MNIST) in float32, bfloat16 or float16 and prints its accuracy
 // after every epoch.
 #include <fmt/format.h>
+#include <mezzo/data/loader.h>
+#include <mezzo/data/prefetch.h>
+#include <mezzo/data/transforms.h>
 #include <mezzo/mezzo.h>
 #include <unistd.h>
 

@@ -124,6 +124,34 @@ inline void require_writable(const char* option, const std::filesystem::path& fo
         fmt::format("{}: {}: cannot be written into: {}", option, folder.string(), std::strerror(reason)));
 }
 
+// Throws unless the file can be created or replaced.
+inline void require_file(const char* option, const std::filesystem::path& file) {
+    const std::filesystem::path parent = file.parent_path(), folder = parent.empty() ? "." : parent;
+    std::error_code error;
+    if (!std::filesystem::is_directory(folder, error))
+        throw std::runtime_error(
+            fmt::format("{}: {}: there is no folder {}", option, file.string(), folder.string()));
+    const auto status = std::filesystem::status(file, error);
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+        throw std::runtime_error(fmt::format("{}: {}: is no regular file", option, file.string()));
+    require_writable(option, folder);
+}
+// Creates the folder if it does not exist. Throws unless files can be created in it.
+inline void require_folder(const char* option, const std::filesystem::path& folder) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error || !std::filesystem::is_directory(folder))
+        throw std::runtime_error(fmt::format("{}: {}: cannot be made: {}", option, folder.string(),
+                                             error ? error.message() : "a file has this name"));
+    require_writable(option, folder);
+}
+
+// Returns a digest of the text (FNV-1a of 64 bits), or of several texts if the digest so far is passed on.
+inline std::uint64_t digest_of(std::string_view text, std::uint64_t digest = 0xcbf29ce484222325u) {
+    for (const char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    return digest;
+}
+
 // Parses the command line and the file of --config. Returns -1 to continue, or the exit code of a program
 // that has printed help or an error.
 inline int parse(CLI::App& app, int argc, char** argv) {

@@ -1,6 +1,13 @@
 // Trains a classifier on the columns of a CSV file, using only training::Trainer, tables and scalers.
 #include <fmt/format.h>
+#include <mezzo/data/loader.h>
+#include <mezzo/data/preprocess.h>
+#include <mezzo/data/table.h>
+#include <mezzo/data/transforms.h>
 #include <mezzo/mezzo.h>
+#include <mezzo/train/progress.h>
+#include <mezzo/train/stop_signals.h>
+#include <mezzo/train/trainer.h>
 
 #include <cstdio>
 #include <string>

@@ -2,6 +2,9 @@
 // JSON object. tools/torch_bench.py runs the same cases in PyTorch, tools/compare.py both of them in turn.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
+#include <mezzo/models/bert.h>
+#include <mezzo/models/bert_config.h>
+#include <mezzo/models/resnet.h>
 #include <sys/resource.h>
 
 #include <algorithm>

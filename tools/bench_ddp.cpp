@@ -3,7 +3,11 @@
 // own batch of the same size. tools/torch_ddp.py does the same in PyTorch, and tools/compare_ddp.py runs
 // both. Rank 0 prints one JSON object.
 #include <fmt/format.h>
+#include <mezzo/distributed/data_parallel.h>
+#include <mezzo/distributed/group.h>
 #include <mezzo/mezzo.h>
+#include <mezzo/models/bert.h>
+#include <mezzo/models/bert_config.h>
 #include <sys/resource.h>
 
 #include <algorithm>

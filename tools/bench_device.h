@@ -5,9 +5,9 @@
 #include <string>
 
 #ifdef MEZZO_HAVE_CUDA
-#include "cuda/copies.h"
+#include "cuda/elementwise/copies.h"
 #include "cuda/gemm/fallbacks.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #endif
 
 // Counts since the start of the process: kernels and graphs launched, waits of the host, copies between host

@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "cpu/convert.h"
-#include "cpu/gemm.h"
-#include "cpu/isa.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/isa.h"
 #include "cpu/parallel.h"
 #include "samples/program.h"
 

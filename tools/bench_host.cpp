@@ -5,6 +5,7 @@
 // Prints one JSON object per line.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
+#include <mezzo/models/bert.h>
 
 #include <algorithm>
 #include <chrono>

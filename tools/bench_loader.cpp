@@ -10,7 +10,11 @@
 #include <cstdio>
 #include <ctime>
 
+#include "mezzo/data/loader.h"
+#include "mezzo/data/table.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/models/resnet.h"
 #include "samples/program.h"
 
 namespace mz = mezzo;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/models/bert.h"
 #include "tools/parity.h"
 
 namespace mz = mezzo;

@@ -2,8 +2,8 @@
 """Compares BERT in mezzo and in PyTorch from the same random weights: errors of hidden states and gradients of both against
 float64, and losses of training on the same batches. Prints Markdown tables.
 
-    tools/bert_parity.py build/bert_parity --torch python3                                  bert-base, one batch
-    tools/bert_parity.py build/bert_parity --torch python3 --layers 4 --steps 50            and 50 steps of training
+    tools/bert_parity.py build/tools/bert_parity --torch python3                                  bert-base, one batch
+    tools/bert_parity.py build/tools/bert_parity --torch python3 --layers 4 --steps 50            and 50 steps of training
 Exits with 1 when hidden states, gradients or losses differ by more than the tolerances."""
 import argparse
 import json

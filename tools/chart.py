@@ -4,8 +4,10 @@ memory, and the loss scale with the steps that the scaler skipped. Needs nothing
 
     tools/chart.py -o runs.svg fp32=fp32.csv bf16=bf16.csv --title "ResNet-20"
 
-A log is what samples/resnet --log and tools/torch_resnet.py write: CSV with a line of names. Each row has a kind, "step" or
-"epoch"; columns that are missing or empty leave their curve out, and the last row may be cut off by a run that still goes on."""
+A log is what samples/resnet --log and tools/torch_resnet.py write: CSV with a line of names. A row is of a step or of an epoch, as its
+column kind says; without that column, a row with a test accuracy is of an epoch. Columns that are missing or empty leave their curve
+out, and the last row may be cut off by a run that still goes on. A run that was killed and resumed has some steps twice: the later row
+counts."""
 import argparse
 import collections
 import csv
@@ -51,11 +53,17 @@ def read_log(label, path):
         rows = list(csv.DictReader(lines))
     except csv.Error as error:
         raise BadLog(f"{path}: is no log of a training run: {error}") from error
-    names = set(rows[0]) if rows else set()
-    if not {"kind", "step"} <= names:
-        raise BadLog(f"{path}: is no log of a training run: it has {'no rows' if not rows else 'no columns kind and step'}")
-    numbers = [{name: text if name == "kind" else number(text) for name, text in row.items() if name} for row in rows]
-    return Run(label, *([row for row in numbers if row["kind"] == kind] for kind in ("step", "epoch")))
+    if not rows or "step" not in rows[0]:
+        raise BadLog(f"{path}: is no log of a training run: it has {'no column step' if rows else 'no rows'}")
+    kinds = {"step": {}, "epoch": {}}
+    for place, row in enumerate(rows):
+        values = {name: number(text) for name, text in row.items() if name and name != "kind"}
+        kind = row.get("kind") or ("epoch" if values.get("test_accuracy") is not None else "step")
+        if kind in kinds:
+            step = values["step"] if values["step"] is not None else ("row", place)
+            kinds[kind].pop(step, None)
+            kinds[kind][step] = values
+    return Run(label, list(kinds["step"].values()), list(kinds["epoch"].values()))
 
 
 def points(rows, x, y):

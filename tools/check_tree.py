@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the rules of the source tree that a compiler does not: who may include whom, sizes, light public headers, that the
-build files list every source, and that a test takes every function of tensors over the range of the 16-bit dtypes. Prints one line per breach and exits with 1 if there is any.
+"""Checks the rules of the source tree that a compiler does not: which component and which folder may
+include which, sizes, light public headers, that the build files list every source, and that a test runs every
+function of tensors over the range of the 16-bit dtypes. Prints one line per breach and exits with 1 if there
+is any.
 
-    check_tree.py            the rules
-    check_tree.py --figures  also how large files and functions are, and how much test code there is
+    check_tree.py            checks the rules
+    check_tree.py --figures  also prints sizes of files and functions, and how much test code there is
+    check_tree.py --picture  only prints the picture of docs/internals/tree.md: which folder includes which
 """
 import argparse
 import pathlib
@@ -12,8 +15,10 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOP_LEVEL = {"meson.build", "meson_options.txt", "src", "include", "cuda", "tests", "samples", "tools", "docs", "subprojects",
-             "README.md", "LICENSE", ".ci", ".devcontainer", ".github", ".clang-format", ".clang-tidy", ".editorconfig", ".gitignore"}
+TOP_LEVEL = {
+    "meson.build", "meson_options.txt", "src", "include", "cuda", "tests", "samples", "tools", "docs", "subprojects",
+    "README.md", "LICENSE", ".ci", ".devcontainer", ".github", ".clang-format", ".clang-tidy", ".editorconfig",
+    ".gitignore"}
 CODE = {".h", ".cpp", ".cu", ".cuh", ".def"}
 
 FILE_LINES = 500
@@ -21,74 +26,79 @@ FUNCTION_LINES = 60
 KERNEL_LINES = 100  # in folders of kernels, and for test cases
 MEAN_FUNCTION_LINES = 8  # of all functions outside of tests
 
-# What a folder may include in quotes, as prefixes; its own folder is always allowed. Arrows point down only.
-BASIS = ["mezzo/cpp20.h", "mezzo/version.h", "mezzo/dtype.h", "mezzo/dtypes.def", "mezzo/error.h", "mezzo/fast_path.h", "mezzo/log.h", "mezzo/shape.h", "mezzo/device.h", "mezzo/cuda.h",
-         "mezzo/matmul_precision.h", "mezzo/indexing.h", "mezzo/methods.def", "mezzo/op_options.h", "mezzo/tensor.h"]
-OPS = BASIS + ["mezzo/ops.h", "mezzo/ops.def", "mezzo/image_ops.h", "mezzo/attention_ops.h", "mezzo/recurrent_ops.h", "mezzo/reduce_ops.h", "mezzo/sort_ops.h", "mezzo/shape_ops.h", "mezzo/pointwise_ops.h",
-             "mezzo/product_ops.h", "mezzo/loss_ops.h", "mezzo/autograd.h", "mezzo/autocast.h"]
-KERNELS = ["core/", "kernels/"]
-USER = OPS + ["mezzo/", "core/"]
+# The libraries: core, and the components with the libraries that each may use. src/meson.build links the same.
+COMPONENTS = {
+    "core": [],
+    "data": ["core"],
+    "text": ["core"],
+    "models": ["core"],
+    "distributed": ["core"],
+    "insight": ["core"],
+    "interchange": ["core"],
+    "train": ["core", "distributed"],
+}
+# Headers of core, as prefixes, that a folder may include in quotes; its own folder is always allowed. In core
+# the folders are in order: a folder includes only folders above its line.
+BASIS = [f"mezzo/{name}" for name in (
+    "cpp20.h", "version.h", "dtype.h", "dtypes.def", "error.h", "fast_path.h", "log.h", "shape.h", "device.h", "cuda.h",
+    "matmul_precision.h", "indexing.h", "methods.def", "op_options.h", "tensor.h")]
+OPS = BASIS + [f"mezzo/{name}" for name in (
+    "ops.h", "ops.def", "image_ops.h", "attention_ops.h", "recurrent_ops.h", "reduce_ops.h", "sort_ops.h", "shape_ops.h",
+    "pointwise_ops.h", "product_ops.h", "loss_ops.h", "autograd.h", "autocast.h", "record_function.h")]
+TABLES = ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h"]  # ops.h for Reduction
+USER = ["mezzo/", "core/"]
 ALLOWED = {
     "include": ["mezzo/"],
     "src/core": BASIS,
-    "src/autograd": OPS + KERNELS,
-    "src/kernels": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h", "mezzo/recurrent_ops.h", "core/"],
-    "src/ops": OPS + KERNELS + ["autograd/", "mezzo/image_ops.h"],
-    "src/cpu": BASIS + ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h"] + KERNELS,  # ops.h for Reduction
-    "cuda": BASIS + ["mezzo/ops.def", "mezzo/ops.h"] + KERNELS,
-    "src/nn": USER,
-    "src/data": USER,
+    "src/kernels": BASIS + TABLES + ["mezzo/recurrent_ops.h", "core/"],
+    "src/cpu": BASIS + TABLES + ["core/", "kernels/"],
+    "cuda": BASIS + TABLES + ["core/", "kernels/"],
+    "src/autograd": OPS + ["core/", "kernels/"],
+    "src/ops": OPS + ["core/", "kernels/", "autograd/"],
+    "src/io": USER + ["kernels/gemm_plan.h"],  # plans of the matrix products in a file
     "src/capture": USER + ["autograd/"],
-    "src/io": OPS + ["mezzo/"],
     "src/optim": USER + ["kernels/step.h", "kernels/functor_step.h", "kernels/step_copies.h"],
-    "src/distributed": USER + ["autograd/", "kernels/step.h", "ops/common.h", "ops/running_statistics.h", "optim/", "cpu/parallel.h"],
-    "src/training": USER,
-    "src/insight": USER + ["autograd/", "kernels/", "nn/", "io/"],
-    "src/onnx": USER + ["autograd/", "kernels/", "ops/view_attributes.h", "insight/", "io/"],
-    "src/amp": USER + ["kernels/step.h", "optim/", "nn/"],
-    "samples": ["mezzo/mezzo.h", "bert/", "gpt/", "resnet/", "training/"],
+    "src/nn": USER + ["autograd/", "optim/param_refs.h"],
+    "src/amp": USER + ["optim/", "nn/"],
+    "src/data": USER + ["io/", "cpu/parallel.h", "kernels/proof.h"],
+    "src/text": USER + ["io/", "cpu/parallel.h"],
+    "src/models": USER + ["io/", "nn/"],
+    "src/distributed": USER + ["autograd/", "optim/", "ops/running_statistics.h", "cpu/parallel.h"],
+    "src/insight": USER + ["autograd/", "kernels/", "io/", "nn/places.h"],
+    "src/interchange": USER + ["autograd/", "kernels/", "io/", "nn/places.h", "ops/view_attributes.h"],
+    "src/train": USER + ["io/", "autograd/op_observer.h"],
+    "samples": ["mezzo/", "bert/", "gpt/", "resnet/"],
 }
 # Single files with a wider view, each for a reason.
 ALLOWED_FILES = {
-    "src/core/device.cpp": ["cpu/parallel.h"],       # the registry of devices also sets the CPU's threads
-    "cuda/kernel.cuh": ["tests/emulation/"],         # kernels as C++ for the emulator
+    "cuda/kernel.cuh": ["tests/emulation/"],  # kernels as C++ for the emulator
     "cuda/mma.cuh": ["tests/emulation/"],
-    "src/training/checkpoint_folder.cpp": ["distributed/group_impl.h"],  # marks an error as another rank's
-    "src/training/trainer.cpp": ["autograd/op_observer.h"],  # looks at the first backward for forgotten parameters
-    "src/distributed/shared_memory.cpp": ["cpu/loops.h"],  # adds up host memory as the CPU's kernels do
-    "src/data/wordpiece.cpp": ["cpu/parallel.h"],    # batches of texts on the library's threads
-    "src/data/tokenizer/fields.h": ["io/json.h"],    # the values of JSON files, without the JSON library
-    "src/data/tokenizer/learn_bpe.cpp": ["io/json.h"],
-    "src/data/tokenizer/files.cpp": ["io/file.h"],
-    "src/data/tokenizer/tokenizer.cpp": ["cpu/parallel.h"],  # as wordpiece.cpp
-    "src/data/prefetch.cpp": ["kernels/proof.h"],    # copies ahead are a fast path
-    "src/data/batch_queue.cpp": ["cpu/parallel.h"],  # workers compute without the library's threads
-    "src/data/loader.cpp": ["cpu/parallel.h"],       # so are batches of images
-    "src/data/normalize.cpp": ["cpu/parallel.h"],
-    "src/data/cifar10.cpp": ["cpu/parallel.h"],
-    "src/data/png.cpp": ["io/file.h"],               # replaces a picture as io replaces its files
-    "src/io/file.cpp": ["core/file_kind.h", "core/log.h", "core/regular_file.h"],  # what data opens, too
-    "src/io/json.cpp": ["core/file_kind.h"],
-    "src/io/npz.cpp": ["core/file_kind.h"],
-    "src/io/safetensors.cpp": ["core/file_kind.h", "core/visit_dtype.h"],
-    "src/io/dlpack.cpp": ["core/backend.h", "core/borrowed_storage.h", "core/tensor_impl.h"],    # memory that others own
-    "src/io/gemm_plans.cpp": ["core/backend.h", "kernels/gemm_plan.h"],  # the GEMM service's memory in a file
-    "src/nn/module_scope.cpp": ["autograd/op_observer.h"],  # tells observers which module begins
-    "src/nn/clip.cpp": ["kernels/step.h", "optim/param_refs.h"],  # clipping is a step kernel
+    "src/distributed/shared_memory.cpp": ["cpu/elementwise/loops.h"],  # sums host memory
 }
+PICTURE_PAGE = "docs/internals/tree.md"
 # Public headers by layer: a header may include headers of its own or a lower layer.
-LAYERS = [["cpp20.h"], ["dtype.h", "dtypes.def", "version.h"], ["error.h", "indexing.h", "methods.def", "op_options.h", "ops.def", "shape.h", "shared.h", "callback.h", "log.h", "fast_path.h", "device.h", "matmul_precision.h"], ["tensor.h"], ["ops.h", "image_ops.h", "attention_ops.h", "autograd.h", "autocast.h"]]
+LAYERS = [
+    ["cpp20.h"],
+    ["dtype.h", "dtypes.def", "version.h"],
+    ["error.h", "indexing.h", "methods.def", "op_options.h", "ops.def", "shape.h", "shared.h", "callback.h", "log.h",
+     "fast_path.h", "device.h", "matmul_precision.h"],
+    ["tensor.h"],
+    ["ops.h", "image_ops.h", "attention_ops.h", "autograd.h", "autocast.h"],
+]
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|gloo/|fmt/|cub/|thrust/)")
-VENDOR_FILES = ("src/distributed/gloo.cpp", "src/insight/nvtx.cpp", "tests/fake_cudart.h", "tests/nccl_abi.cpp", "tests/nvtx_injection.cpp",
-                "tests/ptx/runtime.h")
-FMT_HEADER = "include/mezzo/fmt.h"  # what a user includes who has fmt
+VENDOR_FILES = ("src/distributed/gloo.cpp", "src/insight/nvtx.cpp", "tests/cuda/fake_cudart.h",
+                "tests/distributed/nccl_abi.cpp", "tests/insight/nvtx_injection.cpp", "tests/ptx/runtime.h")
+FMT_HEADER = "include/mezzo/fmt.h"  # for users of fmt
+EVERYTHING = "include/mezzo/everything.h"
 BACKEND_SWITCH = re.compile(r"\bMEZZO_HAVE_CUDA\b")
-# core knows that there are CUDA devices, as a type of device, and nothing of what runs on them.
+# src/core has CUDA as a type of device and names nothing that runs on one.
 VENDOR_NAME = re.compile(r"cublas|\bcuda::|mezzo/cuda\.h", re.I)
-# Kernels that draw take their stream from stream_of(), so that a captured step draws anew in each replay.
+# Kernels take random streams from stream_of(), so that each replay of a captured step draws other numbers.
 OWN_STREAM = re.compile(r"\bstream\.(seed|offset)\b")
 UNWANTED = [re.compile(p) for p in (r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b", r"(?<![\w.])/(wo" r"rk|ro" r"ot|ho" r"me)/")]
+
+INCLUDE = re.compile(r'\s*#\s*include\s+([<"])([^>"]+)[>"]')
 
 breaches = []
 
@@ -113,6 +123,20 @@ def folder_of(name):
     return "/".join(parts[:2]) if parts[0] == "src" else parts[0]
 
 
+def component_of(name):
+    """The library that a source or header belongs to, "" for samples, tests and tools."""
+    if name.parts[0] not in ("include", "src", "cuda"):
+        return ""
+    below = name.parts[2 if name.parts[0] == "include" else 1]
+    return below if below in COMPONENTS else "core"
+
+
+def target_component(target):
+    """The library of a header as an #include directive names it."""
+    first = target.removeprefix("mezzo/").split("/")[0]
+    return first if first in COMPONENTS else "core"
+
+
 def without_comments(text):
     """The text with comments and literals blanked out, line for line."""
     pattern = r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
@@ -125,26 +149,78 @@ def layer(header):
 
 def check_includes(name, text):
     folder = folder_of(name)
-    public = folder == "include"
     for number, line in enumerate(text.split("\n"), 1):
-        match = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
-        if not match:
-            continue
-        kind, target = match.groups()
-        if kind == "<" or target.startswith("fmt/"):
-            if public and (target in HEAVY or VENDOR.match(f"<{target}>")) and str(name) != FMT_HEADER:
-                report(name, number, f"public headers do not include <{target}>")
-            elif VENDOR.match(f"<{target}>") and "fmt/" not in target and folder != "cuda" and str(name) not in VENDOR_FILES:
-                report(name, number, f"only cuda/ and {', '.join(VENDOR_FILES)} include <{target}>")
-            continue
-        if public and layer(target.removeprefix("mezzo/")) > layer(name.name):
-            report(name, number, f"{target} belongs to a higher layer")
-        own = folder.removeprefix("src/") + "/"
-        allowed = ALLOWED.get(folder)
-        if allowed is None or "/" not in target or target.startswith(own):
-            continue
-        if not target.startswith(tuple(allowed + ALLOWED_FILES.get(str(name), []))):
+        if match := INCLUDE.match(line):
+            check = check_system_include if match[1] == "<" or match[2].startswith("fmt/") else check_own_include
+            check(name, folder, number, match[2])
+
+
+def check_system_include(name, folder, number, target):
+    if folder == "include" and (target in HEAVY or VENDOR.match(f"<{target}>")) and str(name) != FMT_HEADER:
+        report(name, number, f"public headers do not include <{target}>")
+    elif VENDOR.match(f"<{target}>") and "fmt/" not in target and folder != "cuda" and str(name) not in VENDOR_FILES:
+        report(name, number, f"only cuda/ and {', '.join(VENDOR_FILES)} include <{target}>")
+
+
+def check_own_include(name, folder, number, target):
+    if folder == "include" and layer(target.removeprefix("mezzo/")) > layer("/".join(name.parts[2:])):
+        report(name, number, f"{target} belongs to a higher layer")
+    own, other = component_of(name), target_component(target)
+    if own and other not in [own, *COMPONENTS[own]]:
+        if str(name) != EVERYTHING:
+            report(name, number, f"{own} does not use {other}: {target}")
+    elif folder in ALLOWED and "/" in target and not target.startswith(folder.removeprefix("src/") + "/"):
+        allowed = ALLOWED[folder] + ALLOWED_FILES.get(str(name), [])
+        if own and own == other != "core" or target.startswith("mezzo/") and other != "core":
+            return
+        if not target.startswith(tuple(allowed)):
             report(name, number, f"{folder} does not include {target}")
+
+
+def used_folders(name, text):
+    """The folders whose headers a file includes: of core those in src and cuda, of components the public ones."""
+    targets = [match[2] for line in text.split("\n") if (match := INCLUDE.match(line)) and match[1] == '"']
+    for target in targets:
+        first = target.split("/")[0]
+        if first == "mezzo" and target_component(target) != "core":
+            yield target_component(target)
+        elif first == "cuda" or f"src/{first}" in ALLOWED:
+            yield first
+
+
+def picture(uses):
+    """What each library may use, then a matrix of the includes between folders."""
+    order = [folder.removeprefix("src/") for folder in ALLOWED if folder.startswith(("src/", "cuda"))]
+    width = max(map(len, order)) + 1
+    lines = ["The libraries, each with those that it may use:", ""]
+    lines += [f"  {name:{width}} {', '.join(needs) or '-'}" for name, needs in COMPONENTS.items()]
+    lines += ["", "The folders: x if the folder of the row includes a header of the folder of the column.", ""]
+    letters = {folder: f"{number:2}" for number, folder in enumerate(order, 1)}
+    lines.append(" " * (width + 6) + " ".join(letters.values()))
+    for row in order:
+        cells = [" x" if column in uses.get(row, ()) else " ." for column in order[:order.index(row)]]
+        if row == "data":
+            lines.append("")
+        lines.append(f"  {letters[row]} {row:{width}} " + " ".join(cells + [" -"]))
+    return "\n".join(lines) + "\n"
+
+
+def check_picture(drawn):
+    page = ROOT / PICTURE_PAGE
+    if not page.is_file() or drawn not in page.read_text():
+        report(PICTURE_PAGE, 0, "not the picture that tools/check_tree.py --picture prints")
+
+
+def check_links():
+    """src/meson.build builds the components and links each with what COMPONENTS says."""
+    text = (ROOT / "src/meson.build").read_text()
+    folders = re.search(r"foreach name : \[(.*?)\]\n  package", text, re.S).group(1)
+    needs = re.search(r"^needs = \{(.*)\}$", text, re.M).group(1)
+    linked = {name: ["core"] for name in re.findall(r"'(\w+)'", folders)}
+    for name, others in re.findall(r"'(\w+)': \[(.*?)\]", needs):
+        linked[name] += re.findall(r"'(\w+)'", others)
+    if linked != {name: needs for name, needs in COMPONENTS.items() if needs}:
+        report("src/meson.build", 0, f"the components are linked as {linked}; COMPONENTS says otherwise")
 
 
 def check_sizes(name, text):
@@ -192,7 +268,7 @@ def check_words(name, text):
 def check_random_stream(name, text):
     if folder_of(name) == "cuda" and name.name != "random_stream.cuh":
         if match := OWN_STREAM.search(without_comments(text)):
-            report(name, text.count("\n", 0, match.start()) + 1, f"{match.group()}: use stream_of() of cuda/random_stream.cuh")
+            report(name, text.count("\n", 0, match.start()) + 1, f"{match.group()}: use stream_of() of cuda/elementwise/random_stream.cuh")
 
 
 def check_vendor_names(name, text):
@@ -210,35 +286,40 @@ def check_backend_switch(name, text):
 
 
 def check_visibility(name, text):
-    """What a public header declares is visible outside of the library, and what it includes is as it would be without it."""
+    """A public header exports its own declarations and leaves the visibility of its includes alone."""
     first, last = text.find("\nnamespace "), text.rfind("\n}")
-    if str(name.parent) != "include/mezzo" or name.suffix != ".h" or first < 0:
+    if name.parts[0] != "include" or name.suffix != ".h" or first < 0:
         return
     push, pop = "#pragma GCC visibility push(default)\n", "#pragma GCC visibility pop\n"
     if text.count(push) != 1 or text.count(pop) != 1 or not text.rfind("#include <") < text.find(push) < first or text.find(pop) < last:
         report(name, 0, "no `#pragma GCC visibility push(default)` between the includes and the first namespace, and `pop` at the end")
 
 
+def listed_sources(folder, text):
+    """The sources that a build file lists, relative to the root, but for names that it makes from parts."""
+    text = re.sub(r"#.*", "", text)
+    for key, source in re.findall(r"(?<!output: )(?<!\+ )('source': )?'([\w./-]+\.(?:cpp|cu))'", text):
+        yield source if key else posixpath.normpath(folder / source)  # what kernel.cpp.in includes: from the root
+    if gallery := re.search(r"^gallery_programs = \{(.*?)^\}", text, re.M | re.S):
+        yield from (f"{folder}/gallery/{program}.cpp" for program in re.findall(r"'(\w+)':", gallery.group(1)))
+
+
 def check_build_lists(names):
     listed = set()
     for build_file in (n for n in names if n.name == "meson.build" and "installed" not in n.parts):
-        folder = build_file.parent
-        for source in re.findall(r"(?<!output: )(?<!\+ )'([\w./-]+\.(?:cpp|cu))'", (ROOT / build_file).read_text()):
-            from_root = source.split("/")[0] in TOP_LEVEL
-            listed.add(source if from_root else posixpath.normpath(folder / source))
-    sources = {str(n) for n in names if n.suffix in (".cpp", ".cu")}
+        listed.update(listed_sources(build_file.parent, (ROOT / build_file).read_text()))
+    sources = {str(n) for n in names if n.suffix in (".cpp", ".cu") and "installed" not in n.parts}
     for name in sorted(sources - listed):
         report(name, 0, "listed in no build file")
-    for name in sorted(n for n in listed - sources if n.split("/")[0] in TOP_LEVEL and "/" in n):
-        if not name.startswith("tests/") or "/" in name.removeprefix("tests/") or name.endswith("_test.cpp"):
-            report(name, 0, "listed in a build file but not in the tree")
-    headers = {n.stem for n in names if n.parts[0] == "include" and n.suffix == ".h"}
+    for name in sorted(n for n in listed - sources if "installed" not in n):
+        report(name, 0, "listed in a build file but not in the tree")
+    headers = {"/".join(n.parts[2:])[:-2] for n in names if n.parts[0] == "include" and n.suffix == ".h"}
     tested = re.search(r"foreach header : \[(.*?)\]", (ROOT / "tests/meson.build").read_text(), re.S)
-    for header in sorted(headers ^ set(re.findall(r"'(\w+)'", tested.group(1)))):
+    for header in sorted(headers ^ set(re.findall(r"'([\w/]+)'", tested.group(1)))):
         report(f"include/mezzo/{header}.h", 0, "the header test's list in tests/meson.build and the tree differ")
 
 
-RANGES = "tests/gradient_range_lines.h"
+RANGES = "tests/ops/gradient_range_lines.h"
 
 
 def tensor_functions(text):
@@ -259,9 +340,9 @@ def check_ranges():
     run = {name for entry in run for name in ([entry] if isinstance(entry, str) else entry) if name}
     excused = set(re.findall(r'^ +\{"(\w+)", \w+\},$', omitted.split("return", 1)[0], re.M))
     public = {}
-    for header in sorted((ROOT / "include/mezzo").glob("*.h")):
+    for header in sorted((ROOT / "include/mezzo").rglob("*.h")):
         for name in tensor_functions(header.read_text()):
-            public.setdefault(name, f"include/mezzo/{header.name}")
+            public.setdefault(name, str(header.relative_to(ROOT)))
     for name in sorted(public.keys() - run - excused):
         report(public[name], 0, f"{name}() takes and returns tensors; add a line for it to lines() or left_out() in {RANGES}")
     for name in sorted(excused - (public.keys() - run)):
@@ -314,12 +395,24 @@ class Figures:
         return "\n".join(rows)
 
 
+def check_file(name, text, figures):
+    check_includes(name, text)
+    check_sizes(name, text)
+    check_backend_switch(name, text)
+    check_vendor_names(name, text)
+    check_random_stream(name, text)
+    check_visibility(name, text)
+    figures.add(name, text)
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--figures", action="store_true", help="print the sizes of files and functions, too")
-    want_figures = options.parse_args().figures
+    options.add_argument("--picture", action="store_true", help="print which component and folder includes which, and stop")
+    wanted = options.parse_args()
     names = list(tree())
     figures = Figures()
+    uses = {}
     for first in sorted({n.parts[0] for n in names}):
         if first not in TOP_LEVEL:
             report(first, 0, "does not belong to the top level")
@@ -331,18 +424,20 @@ def main():
         if name.name != "LICENSE":
             check_words(name, text)
         if name.suffix in CODE:
-            check_includes(name, text)
-            check_sizes(name, text)
-            check_backend_switch(name, text)
-            check_vendor_names(name, text)
-            check_random_stream(name, text)
-            check_visibility(name, text)
-            figures.add(name, text)
+            check_file(name, text, figures)
+            row = component_of(name) if name.parts[0] == "include" else folder_of(name).removeprefix("src/")
+            uses.setdefault(row, set()).update(used_folders(name, text))
+    drawn = picture(uses)
+    if wanted.picture:
+        print(drawn, end="")
+        return
     figures.check()
+    check_links()
+    check_picture(drawn)
     check_build_lists(names)
     check_ranges()
     check_version()
-    if want_figures:
+    if wanted.figures:
         print(figures.text())
     print("\n".join(breaches) if breaches else f"check_tree: {len(names)} files, nothing to report")
     sys.exit(1 if breaches else 0)

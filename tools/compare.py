@@ -3,7 +3,7 @@
 table. A run beside which other processes used the CPU is repeated: threads that wait for each other suffer most from a busy
 neighbour, and not all frameworks alike.
 
-    tools/compare.py build/bench --torch /usr/bin/python3 --torch other-venv/bin/python
+    tools/compare.py build/tools/bench --torch /usr/bin/python3 --torch other-venv/bin/python
 """
 import argparse
 import json

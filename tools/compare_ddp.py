@@ -3,7 +3,7 @@
 table of medians over the rounds: CPU time of a step and rank, the efficiency (CPU time alone / CPU time of one of several ranks, each with a batch of the
 same size of its own), steps per second, and the peak memory of a rank.
 
-    tools/compare_ddp.py build/bench_ddp build/mezzo-run --torch venv/bin/python --cases mlp:256,mlp:1024,bert:8,bert:16
+    tools/compare_ddp.py build/tools/bench_ddp build/tools/mezzo-run --torch venv/bin/python --cases mlp:256,mlp:1024,bert:8,bert:16
 """
 import argparse
 import json

@@ -3,7 +3,7 @@
 GFLOP/s (median over the rounds of a round's median, and the best call) as a Markdown table, and geometric means. The ratio is the median
 of the rounds' ratios: what slows the machine down for longer than a round slows both sides down.
 
-    tools/compare_gemm.py build/time_gemm --torch venv/bin/python --threads 1
+    tools/compare_gemm.py build/tools/time_gemm --torch venv/bin/python --threads 1
 """
 import argparse
 import math

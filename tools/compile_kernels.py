@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs nvcc, and keeps what ptxas says of the kernels' registers, stack and spills beside the object, for
-tests/kernel_resources_test.py. Usage: compile_kernels.py [CCACHE] NVCC ARGUMENTS..., among them -o OBJECT; writes OBJECT.resources."""
+tests/cuda/kernel_resources_test.py. Usage: compile_kernels.py [CCACHE] NVCC ARGUMENTS..., among them -o OBJECT; writes OBJECT.resources."""
 import re
 import subprocess
 import sys

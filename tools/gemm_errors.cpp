@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "cpu/gemm.h"
-#include "cpu/isa.h"
-#include "cpu/isa_tables.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/isa.h"
+#include "cpu/isa/isa_tables.h"
 #include "mezzo/matmul_precision.h"
 #include "samples/program.h"
 

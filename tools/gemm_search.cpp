@@ -14,7 +14,7 @@
 
 #include "core/tensor_impl.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "samples/program.h"
 #include "tools/exhaustive_search.h"
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/models/generate.h"
+#include "mezzo/models/gpt_files.h"
 #include "tools/parity.h"
 
 namespace mz = mezzo;

@@ -3,8 +3,8 @@
 against float64, and times of training steps and of generation with a cache. Prints Markdown tables. Runs in a Python that has torch,
 transformers and safetensors.
 
-    tools/gpt_parity.py build/gpt_parity                          logits of a model of GPT-2's size, and of a Llama
-    tools/gpt_parity.py build/gpt_parity --times --threads 1,2    the times of a smaller one as well
+    tools/gpt_parity.py build/tools/gpt_parity                          logits of a model of GPT-2's size, and of a Llama
+    tools/gpt_parity.py build/tools/gpt_parity --times --threads 1,2    the times of a smaller one as well
 Exits with 1 when float32 logits of mezzo are further from float64 than four times those of PyTorch.
 """
 import argparse

@@ -2,16 +2,17 @@
 // kernels multiply matrices on the CPU, by measurement, which fast paths have passed their self-check on a
 // device, and a self-test.
 #include <fmt/format.h>
+#include <mezzo/distributed/group.h>
 #include <mezzo/mezzo.h>
 
 #include <optional>
 
 #include "core/backend.h"
 #include "core/user_cache.h"
-#include "cpu/amx.h"
-#include "cpu/cpu_name.h"
-#include "cpu/gemm_choice.h"
-#include "cpu/isa.h"
+#include "cpu/amx/amx.h"
+#include "cpu/gemm/gemm_choice.h"
+#include "cpu/isa/cpu_name.h"
+#include "cpu/isa/isa.h"
 #include "distributed/gloo_library.h"
 #include "kernels/proof.h"
 #include "samples/program.h"

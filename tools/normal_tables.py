@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the tables of src/cpu/normal_tables.h; needs mpmath.
+"""Prints the tables of src/cpu/elementwise/normal_tables.h; needs mpmath.
 
 Polynomials for Phi(-t), the left tail of the normal distribution, and for Phi(-t) - t phi(t), the slope of GELU at -t, one for each
 interval of t, in powers of the distance from its centre: least squares at Chebyshev nodes, relative to the size of the terms.

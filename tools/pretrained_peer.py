@@ -3,7 +3,7 @@
 ids, offsets, pairs and decoded texts over all lines and over random ones, and with --time the speed of both on one thread. Exits with 1 if ids,
 pairs or decoded texts differ. Needs the packages tokenizers and sentencepiece.
 
-  tools/pretrained_peer.py [--program build/tokenize] [--size 8000] [--train N] [--random N] [--kind NAME ...] [--time] FILE...
+  tools/pretrained_peer.py [--program build/tools/tokenize] [--size 8000] [--train N] [--random N] [--kind NAME ...] [--time] FILE...
 """
 import argparse
 import os
@@ -103,7 +103,7 @@ def measure(options, name, tokenizer, path, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default="build/tokenize")
+    parser.add_argument("--program", default="build/tools/tokenize")
     parser.add_argument("--size", type=number(int, 300, 1 << 20), default=8000, help="tokens of a vocabulary")
     parser.add_argument("--train", type=number(int, 1, 1 << 32), default=20000, metavar="N", help="lines to train on, at most")
     parser.add_argument("--random", type=number(int, 0, 1 << 32), default=2000, metavar="N", help="random lines")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Groups the symbols of a `perf record` of build/bench by op: share of the samples, and milliseconds of a step.
+"""Groups the symbols of a `perf record` of build/tools/bench by op: share of the samples, and milliseconds of a step.
 
-perf record -D 2500 -e cpu-clock -F 2000 build/bench --case bert6 --precision bfloat16 --threads 1 --seconds 10
+perf record -D 2500 -e cpu-clock -F 2000 build/tools/bench --case bert6 --precision bfloat16 --threads 1 --seconds 10
 tools/profile_by_op.py [--data perf.data] [--step-ms 180]
 
 The first seconds, in which parameters are made and memory comes from the system, are not recorded. Symbols that are not listed here

@@ -4,6 +4,7 @@
 //   random_ops FOLDER   reads cases.txt ("id layout op argument..." per line) and inputs.safetensors
 //                       ("id.0", "id.1", ...), writes results.safetensors ("id.y0", ..., gradients "id.g0", ...)
 //                       and errors.txt ("id message")
+#include <mezzo/data/table.h>
 #include <mezzo/mezzo.h>
 
 #include <cmath>

@@ -2,7 +2,7 @@
 """Random cases of mezzo's ops beside PyTorch: shapes with sizes of 0 and 1, every dtype, layouts, values with ties, NaN-free; compares
 values, dtypes, shapes and gradients, and that both refuse or neither does. Needs torch, and numpy.
 
-    tools/random_ops.py build/random_ops --cases 1000 --seed 1
+    tools/random_ops.py build/tools/random_ops --cases 1000 --seed 1
 Prints one line per difference and the counts. Exits with 1 if there is any."""
 import argparse
 import collections

@@ -62,7 +62,7 @@ def loss(name, function, value):
 
 
 def waves(shape, phase, scale):
-    """Values that tests/transformer_test.cpp makes by the same formula."""
+    """Values that tests/nn/transformer_test.cpp makes by the same formula."""
     count = torch.tensor(shape).prod().item()
     return (scale * torch.sin(1.3 * torch.arange(count, dtype=torch.float64) + phase)).float().reshape(shape)
 

@@ -26,7 +26,7 @@ def array(name, values):
 
 
 def mixed(count, k):
-    """Numbers in [-1, 1) that look random; tests/causal_models.h makes the same."""
+    """Numbers in [-1, 1) that look random; tests/models/causal_models.h makes the same."""
     v = (torch.arange(count, dtype=torch.int64) * 1103515245 + 12345 * k + 7) & 0xffffffff
     v = ((v ^ (v >> 13)) * 1274126177) & 0xffffffff
     v = v ^ (v >> 16)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 
 def waves(shape, phase):
-    """Values that tests/conv_test.cpp makes by the same formula."""
+    """Values that tests/ops/conv_test.cpp makes by the same formula."""
     count = torch.Size(shape).numel()
     return torch.sin(1.3 * torch.arange(count, dtype=torch.float64) + phase).reshape(shape)
 

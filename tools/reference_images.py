@@ -20,7 +20,7 @@ from torchvision.transforms.autoaugment import _apply_op
 
 
 def image(height, width, channels):
-    """The same as test_image() in tests/test_image.h."""
+    """The same as test_image() in tests/data/test_image.h."""
     y, x, c = np.meshgrid(np.arange(height), np.arange(width), np.arange(channels), indexing="ij")
     return ((x * 7 + y * 13 + c * 29 + (x * y) % 17 * 5 + ((x // 3) ^ (y // 2)) * 11) & 255).astype(np.uint8)
 

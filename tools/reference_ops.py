@@ -3,7 +3,7 @@
 
 Usage: tools/reference_ops.py > tests/reference/ops.h
 
-Inputs are waves(), which tests/op_families_test.cpp makes by the same formula. Each array is the result, followed by the gradients of
+Inputs are waves(), which tests/ops/op_families_test.cpp makes by the same formula. Each array is the result, followed by the gradients of
 sum(result * waves(of the result's shape)) by all inputs, or the result alone where it is not floating.
 """
 import torch

@@ -10,7 +10,7 @@ SHAPE = (1, 5, 6, 2)  # [N, H, W, C]
 
 
 def values(count, step, modulus):
-    """The numbers that tests/pool_test.cpp makes, too: with ties, and exact in every dtype."""
+    """The numbers that tests/ops/pool_test.cpp makes, too: with ties, and exact in every dtype."""
     return torch.tensor([(i * step + 3) % modulus - modulus // 2 for i in range(count)], dtype=torch.float64) / 8
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How PyTorch prints tensors, as the table of tests/printing_test.cpp: run it, and put its output between "// begin table" and
+"""How PyTorch prints tensors, as the table of tests/core/printing_test.cpp: run it, and put its output between "// begin table" and
 "// end table" there. With --many FOLDER instead: 600 random tensors as FOLDER/tensors.safetensors and their texts as FOLDER/NAME.txt,
 to compare with Tensor::to_string() once. Needs PyTorch; the library does not."""
 import argparse

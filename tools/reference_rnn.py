@@ -3,7 +3,7 @@
 
 Usage: tools/reference_rnn.py > tests/reference/rnn.h
 
-Inputs, states and parameters are waves(), which tests/rnn_test.cpp makes by the same formula. Each array has the output, the last states, and
+Inputs, states and parameters are waves(), which tests/nn/rnn_test.cpp makes by the same formula. Each array has the output, the last states, and
 of the loss sum(result * waves(of its shape)) over all results the gradients of the input and the states; of each parameter's
 gradient its sum with waves(of its shape) as weights.
 """

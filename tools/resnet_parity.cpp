@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/data/images.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/models/resnet.h"
 #include "tools/parity.h"
 
 namespace mz = mezzo;

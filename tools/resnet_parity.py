@@ -2,8 +2,8 @@
 """Compares a ResNet in mezzo and in PyTorch from the same random weights: errors of hidden states and gradients of both against
 float64, and losses, running statistics and skipped steps of training on the same batches. Prints Markdown tables.
 
-    tools/resnet_parity.py build/resnet_parity --torch python3 --depth 50 --stem cifar --batch 16         values of one batch
-    tools/resnet_parity.py build/resnet_parity --torch python3 --depth 20 --steps 100 --values no --data data_batch_1.bin
+    tools/resnet_parity.py build/tools/resnet_parity --torch python3 --depth 50 --stem cifar --batch 16         values of one batch
+    tools/resnet_parity.py build/tools/resnet_parity --torch python3 --depth 20 --steps 100 --values no --data data_batch_1.bin
 Training amplifies rounding: a ReLU whose input is nearly 0 turns the other way, and the next batch norms carry that on. So losses in
 float32, and running statistics, may differ as much as those of PyTorch in its two memory layouts, where that is more than the tolerance.
 Exits with 1 when hidden states or gradients are further from float64 than PyTorch's by a factor, or losses, statistics or skipped

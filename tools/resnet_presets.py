@@ -2,19 +2,19 @@
 """Trains a ResNet with samples/resnet in several precisions and presets, and in PyTorch if asked, one run after the other with the
 same settings. Prints a Markdown table and draws the logs with tools/chart.py.
 
-    tools/resnet_presets.py build/resnet --data cifar10 --out runs --epochs 30
-    tools/resnet_presets.py build/resnet --data cifar10 --out runs --runs fp32,fp16 --torch venv/bin/python
+    tools/resnet_presets.py build/samples/resnet --data cifar10 --out runs --epochs 30
+    tools/resnet_presets.py build/samples/resnet --data cifar10 --out runs --runs fp32,fp16 --torch venv/bin/python
 
 What follows -- goes to samples/resnet alone; PyTorch's runs know only the options that are listed here. A run whose log is complete is
 not repeated, and one that was interrupted goes on; one of PyTorch begins anew. Beside each log lies its command: other settings need
 another --out."""
 import argparse
-import csv
 import json
 import pathlib
 import statistics
 import subprocess
 import sys
+import chart
 from ranges import COUNT, RATE, THREADS, number
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -50,11 +50,12 @@ def arguments():
     return args
 
 
-def epochs_of(log):
-    if not log.exists():
-        return []
-    with open(log, encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row.get("kind") == "epoch" and row.get("peak_bytes")]
+def read_log(log):
+    """The rows of steps and of epochs; none where there is no log yet."""
+    try:
+        return chart.read_log(log.stem, log) if log.exists() else chart.Run(log.stem, [], [])
+    except chart.BadLog:
+        return chart.Run(log.stem, [], [])
 
 
 def common(args):
@@ -72,7 +73,7 @@ def check_settings(args, name, settings):
     before = stored.read_text(encoding="utf-8") if stored.exists() else None
     now = json.dumps(settings, ensure_ascii=False) + "\n"
     if before != now and file_of(args, name, ".csv").exists():
-        sys.exit(f"resnet_presets: {file_of(args, name, '.csv')} is of other settings; choose another --out, or delete it and its checkpoint\n"
+        sys.exit(f"resnet_presets: {file_of(args, name, '.csv')} is of other settings; choose another --out, or delete it and its checkpoints\n"
                  f"  then: {(before or 'not stored').strip()}\n  now:  {now.strip()}")
     stored.write_text(now, encoding="utf-8")
 
@@ -81,7 +82,7 @@ def train(args, name, program, settings, files=()):
     """The log of a run, made if it is not complete."""
     log = file_of(args, name, ".csv")
     check_settings(args, name, settings)
-    if len(epochs_of(log)) < args.epochs:
+    if len(read_log(log).epochs) < args.epochs:
         print(f"{name} ...", file=sys.stderr, flush=True)
         command = [*program, *settings, *files, "--log", str(log)]
         try:
@@ -94,13 +95,15 @@ def train(args, name, program, settings, files=()):
 
 
 def row(name, log):
-    epochs = epochs_of(log)
-    if not epochs:
+    run = read_log(log)
+    if not run.epochs:
         sys.exit(f"resnet_presets: {log}: has no row of an epoch, so the run {name} has no result")
-    rate = statistics.median(float(e["images_per_s"]) for e in epochs)
-    last = epochs[-1]
-    return [name, f"{100 * float(last['test_accuracy']):.1f} %", f"{100 * float(last['train_accuracy']):.1f} %", f"{float(last['loss']):.3f}",
-            f"{rate:.0f}", f"{int(last['peak_bytes']) / 1e6:.0f}", last["skipped"] or "-"]
+    rate = statistics.median(epoch["images_per_s"] for epoch in run.epochs)
+    last = run.epochs[-1]
+    loss = last.get("train_loss") or last["loss"]
+    skipped = max((step["skipped"] for step in run.steps if step.get("skipped") is not None), default=None)
+    return [name, f"{100 * last['test_accuracy']:.1f} %", f"{100 * last['train_accuracy']:.1f} %", f"{loss:.3f}", f"{rate:.0f}",
+            f"{last['peak_bytes'] / 1e6:.0f}", "-" if skipped is None else f"{skipped:.0f}"]
 
 
 def main():
@@ -109,7 +112,7 @@ def main():
     logs = []
     for name in args.runs.split(","):
         logs.append(train(args, name, [args.program], ["--model", f"resnet{args.model}", *RUNS[name], *common(args), *args.rest],
-                          ["--checkpoint", str(file_of(args, name, ".ckpt")), "--resume"]))
+                          ["--checkpoints", str(file_of(args, name, ".checkpoints")), "--resume"]))
     for name in args.torch_runs.split(",") if args.torch else []:
         logs.append(train(args, f"PyTorch {name}", [args.torch, str(HERE / "torch_resnet.py"), "fit"],
                           ["--model", str(args.model), "--precision", name, *common(args)]))

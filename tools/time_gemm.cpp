@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "cpu/buffer.h"
-#include "cpu/convert.h"
-#include "cpu/gemm.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/gemm/gemm.h"
 #include "cpu/parallel.h"
 #include "mezzo/matmul_precision.h"
 #include "samples/program.h"

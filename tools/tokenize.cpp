@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "mezzo/device.h"
-#include "mezzo/pretrained_tokenizer.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/pretrained_tokenizer.h"
+#include "mezzo/text/tokenizer.h"
 #include "samples/program.h"
 
 namespace {

@@ -3,7 +3,7 @@
 vectors of bert-base-uncased when the vocabulary is that one, over random lines, and over every Unicode character. Then times all
 on one thread. Exits with 1 if a difference is found that docs/guide/text.md does not name.
 
-  tools/tokenizer_peer.py --vocab vocab.txt [--program build/tokenize] [--cased] [--characters] [--random N] FILE...
+  tools/tokenizer_peer.py --vocab vocab.txt [--program build/tools/tokenize] [--cased] [--characters] [--random N] FILE...
 """
 import argparse
 import os
@@ -184,7 +184,7 @@ def measure(options, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default="build/tokenize")
+    parser.add_argument("--program", default="build/tools/tokenize")
     parser.add_argument("--vocab", required=True)
     parser.add_argument("--max-length", type=number(int, 0, 1 << 32), default=512)
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents")

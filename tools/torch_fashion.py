@@ -2,7 +2,7 @@
 """Trains the Fashion-MNIST classifier in PyTorch from the initial weights and on the batches that samples/fashion_mnist.cpp wrote,
 and compares the losses step by step. Exits with 1 if they differ by more than the tolerance.
 
-    mkdir trace && build/fashion_mnist --precision fp32 --epochs 1 --trace trace
+    mkdir trace && build/samples/fashion_mnist --precision fp32 --epochs 1 --trace trace
     tools/torch_fashion.py trace
 """
 import argparse

@@ -204,7 +204,7 @@ def rate_at(step, steps):
 
 
 class Log:
-    """The CSV that samples/resnet writes."""
+    """A CSV that tools/chart.py draws."""
     COLUMNS = ["kind", "epoch", "step", "seconds", "loss", "train_accuracy", "test_accuracy", "lr", "scale", "skipped", "images_per_s",
                "peak_bytes"]
 

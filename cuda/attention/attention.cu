@@ -6,7 +6,7 @@
 // gradients of k and v 4 dim; 128 dimensions of the result per pass, with the scores computed again in each.
 // Memory: each operand once per tile of 32 rows of the other side, results once, 8 bytes per query row, 16 in
 // the gradient.
-#include "cuda/attention.cuh"
+#include "cuda/attention/attention.cuh"
 
 #include "cuda/kernels.h"
 #include "kernels/functor_math.h"

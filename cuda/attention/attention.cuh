@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "cuda/attention.h"
-#include "cuda/elements.cuh"
-#include "cuda/random_stream.cuh"
+#include "cuda/attention/attention.h"
+#include "cuda/elementwise/elements.cuh"
+#include "cuda/elementwise/random_stream.cuh"
 #include "kernels/functor_math.h"
 
 namespace mezzo::cuda {

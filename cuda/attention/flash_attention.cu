@@ -3,7 +3,7 @@
 // Operations per (query, key) pair that is not skipped: 2 dim multiply-adds and one exponential. Memory: q,
 // y, maxima and sums once; k and v once per 128 queries, mostly from the L2 cache. Shared memory per block:
 // 30 KiB (dim 32), 54 KiB (64), 68 KiB (128).
-#include "cuda/flash_attention.cuh"
+#include "cuda/attention/flash_attention.cuh"
 
 namespace mezzo::cuda {
 namespace {

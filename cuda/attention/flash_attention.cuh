@@ -13,8 +13,8 @@
 // [i][j][e] of lane l is row 16 i + l / 4 + e / 2 * 8, column 8 j + l % 4 * 2 + e % 2.
 #pragma once
 
-#include "cuda/approximate.cuh"
-#include "cuda/attention.cuh"
+#include "cuda/attention/attention.cuh"
+#include "cuda/elementwise/approximate.cuh"
 #include "cuda/mma.cuh"
 
 namespace mezzo::cuda {

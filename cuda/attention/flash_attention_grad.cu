@@ -7,7 +7,7 @@
 // y, q, dq and 16 bytes per query row once; k and v once per 128 queries; q and g once per 128 keys (64 of
 // either for dim 128), mostly from the L2 cache. Shared memory per block for dim 32, 64, 128 in KiB: dq 30,
 // 54, 68; dk and dv 31, 55, 69. Compute capabilities 8.6, 8.9 and 12.0 have 99.
-#include "cuda/flash_attention.cuh"
+#include "cuda/attention/flash_attention.cuh"
 
 namespace mezzo::cuda {
 namespace {

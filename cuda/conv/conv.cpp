@@ -1,6 +1,6 @@
 // Convolution kernels: implicit products where they are requested and possible, otherwise products with a
 // matrix of windows (im2col), made in chunks of bounded size. No matrix is made if x itself is the matrix.
-#include "cuda/conv.h"
+#include "cuda/conv/conv.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 #include "core/tensor_impl.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/proof.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"

@@ -53,7 +53,7 @@ void conv_forward(In in, const kernels::Conv2d& at, Out out, const ConvWay& way)
 void conv_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out, const ConvWay& way);
 void conv_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out, const ConvWay& way);
 
-// Products on Tensor Cores that read the images in place (cuda/conv_implicit.cu, conv_implicit_weight.cu).
+// Products on Tensor Cores that read the images in place (cuda/conv/conv_implicit.cu, conv_implicit_weight.cu).
 // Return false for problems that they do not support: groups, other than 16-bit operands of one dtype,
 // channels that are not whole eights, addresses that are not multiples of 16, 2^30 elements or more, strides
 // beyond 4.
@@ -64,7 +64,7 @@ bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weig
 bool implicit_weight_grad(const ConvSizes& s, const Tensor& g, const Tensor& x, double beta, const Tensor& dw,
                           ConvTile tile, int splits);
 
-// Rows of windows (cuda/im2col.cu).
+// Rows of windows (cuda/conv/im2col.cu).
 
 // The windows of one group that rows `first` to first + count - 1 of the result read (row ho of image n is
 // row n result_height + ho), `ld` elements apart, with zeros behind each window. x and `to` have the dtype.

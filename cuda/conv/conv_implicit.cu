@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cuda/conv_implicit.cuh"
+#include "cuda/conv/conv_implicit.cuh"
 
 namespace mezzo::cuda {
 namespace {

@@ -5,8 +5,8 @@
 // no bytes, which leave zeros. All products are m16n8k16 with float32 sums, added in the order of the steps.
 #pragma once
 
-#include "cuda/conv.h"
-#include "cuda/elements.cuh"
+#include "cuda/conv/conv.h"
+#include "cuda/elementwise/elements.cuh"
 #include "cuda/fast_divide.cuh"
 #include "cuda/mma.cuh"
 

@@ -10,7 +10,7 @@
 // memory per block: 68 KiB (128 x 128), 52 KiB (64 x 128), 36 KiB (64 x 64).
 #include <algorithm>
 
-#include "cuda/conv_implicit.cuh"
+#include "cuda/conv/conv_implicit.cuh"
 
 namespace mezzo::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Windows of images as rows of a matrix (im2col), the gather that is their transpose (col2im), and sums of
 // partial results. All three move each of their elements once, so that memory bandwidth bounds them.
-#include "cuda/conv.h"
-#include "cuda/elements.cuh"
+#include "cuda/conv/conv.h"
+#include "cuda/elementwise/elements.cuh"
 #include "cuda/fast_divide.cuh"
 
 namespace mezzo::cuda {

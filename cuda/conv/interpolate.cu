@@ -1,7 +1,7 @@
 // Resizing of images: a thread computes some channels of one pixel of the result. In the gradient a pixel
 // adds up the results that read it, in their order, without atomics.
+#include "cuda/conv/pixels.cuh"
 #include "cuda/kernels.h"
-#include "cuda/pixels.cuh"
 #include "kernels/resize_geometry.h"
 
 namespace mezzo::cuda {

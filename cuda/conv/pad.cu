@@ -1,7 +1,7 @@
 // Padding with a constant, 16 bytes or one element per thread.
 #include "kernels/pad.h"
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 #include "cuda/kernels.h"
 
 namespace mezzo::cuda {

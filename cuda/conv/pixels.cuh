@@ -2,7 +2,7 @@
 // hold, or one.
 #pragma once
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 
 namespace mezzo::cuda {
 

@@ -1,7 +1,7 @@
 // Pooling: a thread computes some channels of one pixel of the result. In gradients a pixel adds up the
 // windows that read it, in their order, without atomics.
+#include "cuda/conv/pixels.cuh"
 #include "cuda/kernels.h"
-#include "cuda/pixels.cuh"
 #include "kernels/pool_geometry.h"
 
 namespace mezzo::cuda {

@@ -1,10 +1,10 @@
 // Gradient with respect to the input of a linear layer's activation, and its column sums (the bias's
 // gradient).
-#include "cuda/column_sum.h"
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
+#include "cuda/gemm/column_sum.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/gradient_sums.cuh"
 #include "cuda/kernels.h"
+#include "cuda/reduce/gradient_sums.cuh"
 #include "kernels/functors.h"
 #include "kernels/gemm_plan.h"
 #include "kernels/matmul.h"

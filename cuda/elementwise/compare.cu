@@ -1,5 +1,5 @@
 // Comparisons, predicates and choices: the comparing rows of mezzo/ops.def, where, masked_fill, clamp_grad.
-#include "cuda/elementwise.cuh"
+#include "cuda/elementwise/elementwise.cuh"
 #include "cuda/kernels.h"
 #include "kernels/elementwise.h"
 #include "kernels/functors.h"

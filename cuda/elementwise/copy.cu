@@ -1,5 +1,5 @@
 // Copies, conversions and fills.
-#include "cuda/elementwise.cuh"
+#include "cuda/elementwise/elementwise.cuh"
 #include "cuda/kernels.h"
 #include "kernels/copy.h"
 

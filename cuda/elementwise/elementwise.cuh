@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 
 namespace mezzo::cuda {
 

@@ -1,5 +1,5 @@
 // Gates and their gradients, in one pass over memory: a sigmoid(b) and silu(a) b.
-#include "cuda/elementwise.cuh"
+#include "cuda/elementwise/elementwise.cuh"
 #include "cuda/kernels.h"
 #include "kernels/functors.h"
 #include "kernels/pointwise.h"

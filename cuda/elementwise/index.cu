@@ -2,7 +2,7 @@
 // are the same bits every time. A look-up with an index outside of the range gives NaN (0 for integers); sums
 // ignore such an index.
 #include "cuda/kernels.h"
-#include "cuda/reduce.cuh"
+#include "cuda/reduce/reduce.cuh"
 #include "kernels/index.h"
 
 namespace mezzo::cuda {

@@ -2,9 +2,9 @@
 // elements to bits); random_normal differs by the rounding of its functions.
 #include <cmath>
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
+#include "cuda/elementwise/random_stream.cuh"
 #include "cuda/kernels.h"
-#include "cuda/random_stream.cuh"
 #include "kernels/functor_math.h"
 #include "kernels/random.h"
 

@@ -1,5 +1,5 @@
 // Counts inf, NaN and zero in a tensor, and finds its largest finite magnitude.
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 #include "cuda/kernels.h"
 #include "kernels/range.h"
 

@@ -1,7 +1,7 @@
 // The passes of recurrent layers: one thread per unit of each sequence.
 #include "kernels/recurrent_loop.h"
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 #include "cuda/kernels.h"
 #include "kernels/recurrent_cell.h"
 

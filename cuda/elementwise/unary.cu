@@ -1,5 +1,5 @@
 // Element-wise functions of one tensor: the unary and scalar rows of mezzo/ops.def.
-#include "cuda/elementwise.cuh"
+#include "cuda/elementwise/elementwise.cuh"
 #include "cuda/kernels.h"
 #include "kernels/elementwise.h"
 #include "kernels/functors.h"

@@ -6,7 +6,7 @@
 #include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/memory.h"
 #include "cuda/gemm/plans.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -4,7 +4,7 @@
 
 #include "cuda/gemm/memory.h"
 #include "cuda/gemm/plans.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 
 namespace mezzo::cuda {
 namespace {

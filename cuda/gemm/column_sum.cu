@@ -1,8 +1,8 @@
-#include "cuda/column_sum.h"
+#include "cuda/gemm/column_sum.h"
 
 #include <algorithm>
 
-#include "cuda/ticket.cuh"
+#include "cuda/reduce/ticket.cuh"
 
 namespace mezzo::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include "core/allocator.h"
 #include "core/capture.h"
 #include "cuda/gemm/fallbacks.h"
-#include "cuda/last_error.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/last_error.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda::lt {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cuda/gemm/cublaslt.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 
 namespace mezzo::cuda::lt {
 namespace {

@@ -1,10 +1,10 @@
 // Bias and activation on a GEMM's result, for epilogues that the GEMM library cannot fuse.
 #include <algorithm>
 
-#include "cuda/approximate.cuh"
+#include "cuda/elementwise/approximate.cuh"
+#include "cuda/elementwise/packs.cuh"
 #include "cuda/gemm/device.cuh"
 #include "cuda/gemm/gemm.h"
-#include "cuda/packs.cuh"
 
 namespace mezzo::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/plans.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/proof.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"

@@ -1,7 +1,7 @@
 // Gradient of mse_loss with respect to the result of a linear layer, and its column sums (the bias's
 // gradient).
-#include "cuda/gradient_sums.cuh"
 #include "cuda/kernels.h"
+#include "cuda/reduce/gradient_sums.cuh"
 #include "kernels/loss.h"
 
 namespace mezzo::cuda {

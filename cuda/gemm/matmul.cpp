@@ -6,7 +6,7 @@
 #include "core/rows.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/linear_weight_grad.h"
 
 namespace mezzo::cuda {

@@ -7,7 +7,7 @@
 
 #include "core/allocator.h"
 #include "core/capture.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 
 namespace mezzo::cuda {
 

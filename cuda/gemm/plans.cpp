@@ -7,7 +7,7 @@
 #include "core/capture.h"
 #include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/memory.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
 #include "mezzo/matmul_precision.h"

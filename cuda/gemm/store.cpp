@@ -1,6 +1,6 @@
 // Exports the GEMM service's choices to files, and adopts choices from files.
 #include "cuda/gemm/plans.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/gemm_plan.h"
 
 namespace mezzo {

@@ -5,7 +5,7 @@
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/memory.h"
 #include "cuda/gemm/plans.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -1,5 +1,5 @@
 // Collective operations by NCCL on the device's communication stream, and the thread that monitors them.
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "core/capture.h"
-#include "cuda/device_id.h"
-#include "cuda/nccl_communicator.h"
-#include "cuda/on_device.h"
-#include "cuda/ordered_mean.h"
+#include "cuda/nccl/nccl_communicator.h"
+#include "cuda/reduce/ordered_mean.h"
+#include "cuda/runtime/device_id.h"
+#include "cuda/runtime/on_device.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda::nccl {

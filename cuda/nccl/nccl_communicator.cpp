@@ -1,11 +1,11 @@
-#include "cuda/nccl_communicator.h"
+#include "cuda/nccl/nccl_communicator.h"
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
 
-#include "cuda/on_device.h"
+#include "cuda/runtime/on_device.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda::nccl {

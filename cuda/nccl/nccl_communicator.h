@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 
 namespace mezzo::cuda::nccl {
 

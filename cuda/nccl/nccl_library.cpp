@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/shared_library.h"
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 
 namespace mezzo::cuda::nccl {
 namespace {

@@ -2,8 +2,8 @@
 // running statistics, and one that computes the result.
 #include "kernels/batch_norm.h"
 
-#include "cuda/channels.cuh"
 #include "cuda/kernels.h"
+#include "cuda/norm/channels.cuh"
 
 namespace mezzo::cuda {
 namespace {

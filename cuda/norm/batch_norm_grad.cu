@@ -2,8 +2,8 @@
 // one for the gradient of the image.
 #include "kernels/batch_norm.h"
 
-#include "cuda/channels.cuh"
 #include "cuda/kernels.h"
+#include "cuda/norm/channels.cuh"
 
 namespace mezzo::cuda {
 namespace {

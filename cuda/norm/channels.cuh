@@ -3,8 +3,8 @@
 // image is cut depends on its shape only, so that sums have the same bits every time.
 #pragma once
 
-#include "cuda/elements.cuh"
-#include "cuda/ticket.cuh"
+#include "cuda/elementwise/elements.cuh"
+#include "cuda/reduce/ticket.cuh"
 
 namespace mezzo::cuda {
 

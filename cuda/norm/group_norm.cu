@@ -1,8 +1,8 @@
 // group_norm and its gradient: a block per group of a sample, which reads its elements twice, the second time
 // from the cache.
 #include "cuda/kernels.h"
-#include "cuda/norm.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/norm/norm.cuh"
+#include "cuda/reduce/reduce.cuh"
 #include "kernels/batch_norm.h"
 
 namespace mezzo::cuda {

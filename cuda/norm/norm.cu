@@ -1,7 +1,7 @@
 // layer_norm, rms_norm and dropout_add_layer_norm. A row is read once and stays in registers, with two
 // reductions over it. Other shapes and dtypes read a row three times, from the cache after the first.
 #include "cuda/kernels.h"
-#include "cuda/norm.cuh"
+#include "cuda/norm/norm.cuh"
 
 #include <cmath>
 #include <initializer_list>

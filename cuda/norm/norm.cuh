@@ -2,8 +2,8 @@
 // access, a warp or a block per row.
 #pragma once
 
-#include "cuda/random_stream.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/elementwise/random_stream.cuh"
+#include "cuda/reduce/rows.cuh"
 #include "kernels/norm.h"
 
 namespace mezzo::cuda {

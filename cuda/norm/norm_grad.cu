@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "cuda/kernels.h"
-#include "cuda/norm.cuh"
-#include "cuda/reduce.cuh"
-#include "cuda/ticket.cuh"
+#include "cuda/norm/norm.cuh"
+#include "cuda/reduce/reduce.cuh"
+#include "cuda/reduce/ticket.cuh"
 
 namespace mezzo::cuda {
 namespace {

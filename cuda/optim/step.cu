@@ -1,5 +1,5 @@
 // The table of the step kernels, and the scaler's update(). Nothing here waits for the device.
-#include "cuda/step.h"
+#include "cuda/optim/step.h"
 
 #include "cuda/kernel.cuh"
 #include "kernels/functor_step.h"

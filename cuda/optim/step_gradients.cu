@@ -2,8 +2,8 @@
 #include <atomic>
 #include <mutex>
 
-#include "cuda/step.h"
-#include "cuda/step_table.cuh"
+#include "cuda/optim/step.h"
+#include "cuda/optim/step_table.cuh"
 #include "kernels/functor_step.h"
 
 namespace mezzo::cuda {

@@ -6,8 +6,8 @@
 
 #include <span>
 
-#include "cuda/elements.cuh"
-#include "cuda/ticket.cuh"
+#include "cuda/elementwise/elements.cuh"
+#include "cuda/reduce/ticket.cuh"
 #include "kernels/step.h"
 
 namespace mezzo::cuda {

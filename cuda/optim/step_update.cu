@@ -1,7 +1,7 @@
 // The optimizer update: applies an optimizer of kernels/optimizers.h to all parameters and groups of a list,
 // in one pass over each parameter's memory that also writes its 16-bit copy.
-#include "cuda/step.h"
-#include "cuda/step_table.cuh"
+#include "cuda/optim/step.h"
+#include "cuda/optim/step_table.cuh"
 #include "kernels/functor_step.h"
 
 namespace mezzo::cuda {

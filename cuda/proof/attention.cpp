@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "core/tensor_impl.h"
-#include "cuda/attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/proof/compare.h"
 #include "cuda/proof/proofs.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/tensor_impl.h"
 #include "core/visit_dtype.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -1,6 +1,6 @@
 // Compares implicit convolutions with products with a matrix of windows: each tile, with strides 1 and 2, on
 // images whose pixels fill no tile.
-#include "cuda/conv.h"
+#include "cuda/conv/conv.h"
 #include "cuda/proof/compare.h"
 #include "cuda/proof/proofs.h"
 

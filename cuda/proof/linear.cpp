@@ -7,7 +7,7 @@
 #include "cuda/kernels.h"
 #include "cuda/proof/compare.h"
 #include "cuda/proof/proofs.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 #include "kernels/loss.h"

@@ -2,10 +2,10 @@
 // hold.
 #include "cuda/proof/proofs.h"
 
-#include "cuda/capture_owner.h"
 #include "cuda/gemm/lt.h"
-#include "cuda/on_device.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/capture_owner.h"
+#include "cuda/runtime/on_device.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 
 namespace mezzo {

@@ -1,8 +1,8 @@
 // Classification losses: nll_loss, cross_entropy, and their gradients. A target outside [0, classes) that is
 // not the ignored class makes the loss and its row of the gradient NaN: the device cannot throw.
 #include "cuda/kernels.h"
-#include "cuda/reduce.cuh"
-#include "cuda/rows.cuh"
+#include "cuda/reduce/reduce.cuh"
+#include "cuda/reduce/rows.cuh"
 #include "kernels/loss.h"
 #include "mezzo/ops.h"
 

@@ -1,7 +1,7 @@
 // Reductions that choose: max, min, argmax, and the gradient of max and min.
-#include "cuda/elementwise.cuh"
+#include "cuda/elementwise/elementwise.cuh"
 #include "cuda/kernels.h"
-#include "cuda/reduce.cuh"
+#include "cuda/reduce/reduce.cuh"
 #include "kernels/reduce.h"
 
 namespace mezzo::cuda {

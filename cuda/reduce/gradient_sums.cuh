@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "cuda/packs.cuh"
-#include "cuda/ticket.cuh"
+#include "cuda/elementwise/packs.cuh"
+#include "cuda/reduce/ticket.cuh"
 
 namespace mezzo::cuda {
 

@@ -1,7 +1,7 @@
 // Element-wise losses and their gradients: mse, l1, smooth_l1, binary cross entropy with and without logits.
-#include "cuda/elementwise.cuh"
+#include "cuda/elementwise/elementwise.cuh"
 #include "cuda/kernels.h"
-#include "cuda/reduce.cuh"
+#include "cuda/reduce/reduce.cuh"
 #include "kernels/functors.h"
 #include "kernels/loss.h"
 #include "mezzo/ops.h"

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "cuda/kernels.h"
-#include "cuda/reduce.cuh"
+#include "cuda/reduce/reduce.cuh"
 #include "cuda/visit_dtype.cuh"
 #include "kernels/moments.h"
 #include "kernels/scan.h"

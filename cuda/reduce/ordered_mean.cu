@@ -1,4 +1,4 @@
-#include "cuda/ordered_mean.h"
+#include "cuda/reduce/ordered_mean.h"
 
 #include "cuda/kernel.cuh"
 #include "mezzo/error.h"

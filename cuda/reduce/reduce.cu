@@ -1,7 +1,7 @@
 // Sums: sum, mean, norm, column_sum.
-#include "cuda/column_sum.h"
+#include "cuda/gemm/column_sum.h"
 #include "cuda/kernels.h"
-#include "cuda/reduce.cuh"
+#include "cuda/reduce/reduce.cuh"
 #include "kernels/functors.h"
 #include "kernels/reduce.h"
 

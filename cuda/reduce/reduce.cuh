@@ -7,7 +7,7 @@
 //   combine(Acc, Acc) -> Acc, finish(Acc) -> value
 #pragma once
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 
 namespace mezzo::cuda {
 

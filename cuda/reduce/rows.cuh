@@ -2,7 +2,7 @@
 // adjacent rows are interleaved in memory, a warp for short rows, a block for long ones.
 #pragma once
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 #include "kernels/functor_math.h"
 
 namespace mezzo::cuda {

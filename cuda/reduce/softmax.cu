@@ -1,7 +1,7 @@
 // softmax, log_softmax and their gradients along any dimension. A row is read once from memory for its
 // maximum and sum, and once more, from cache, for the result.
 #include "cuda/kernels.h"
-#include "cuda/rows.cuh"
+#include "cuda/reduce/rows.cuh"
 #include "kernels/softmax.h"
 
 namespace mezzo::cuda {

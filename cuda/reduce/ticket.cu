@@ -1,4 +1,4 @@
-#include "cuda/ticket.cuh"
+#include "cuda/reduce/ticket.cuh"
 
 #include <atomic>
 #include <mutex>

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "cuda/elements.cuh"
+#include "cuda/elementwise/elements.cuh"
 
 namespace mezzo::cuda {
 

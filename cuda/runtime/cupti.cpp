@@ -1,7 +1,7 @@
 // Traces the work of CUDA devices through CUPTI's activity records. The record of a piece of work has the
 // correlation number of the CUDA API call that queued it; another record maps this number to the external id
 // inside which the thread made the call.
-#include "cuda/cupti.h"
+#include "cuda/runtime/cupti.h"
 
 #include <cxxabi.h>
 

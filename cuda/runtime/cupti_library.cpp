@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/shared_library.h"
-#include "cuda/cupti.h"
+#include "cuda/runtime/cupti.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda::cupti {

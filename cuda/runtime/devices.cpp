@@ -1,4 +1,4 @@
-#include "cuda/devices.h"
+#include "cuda/runtime/devices.h"
 
 #include <cuda_runtime.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/log.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -1,7 +1,7 @@
 // A scope in which another device is current.
 #pragma once
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

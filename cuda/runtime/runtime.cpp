@@ -1,4 +1,4 @@
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 
 #include <cuda_runtime.h>
 
@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "core/capture.h"
-#include "cuda/capture_owner.h"
-#include "cuda/copies.h"
-#include "cuda/device_id.h"
-#include "cuda/devices.h"
-#include "cuda/last_error.h"
+#include "cuda/elementwise/copies.h"
+#include "cuda/runtime/capture_owner.h"
+#include "cuda/runtime/device_id.h"
+#include "cuda/runtime/devices.h"
+#include "cuda/runtime/last_error.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -1,9 +1,9 @@
-#include "cuda/staging.h"
+#include "cuda/runtime/staging.h"
 
-#include "cuda/capture_owner.h"
-#include "cuda/copies.h"
-#include "cuda/on_device.h"
-#include "cuda/runtime.h"
+#include "cuda/elementwise/copies.h"
+#include "cuda/runtime/capture_owner.h"
+#include "cuda/runtime/on_device.h"
+#include "cuda/runtime/runtime.h"
 
 namespace mezzo::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// Files: safetensors, checkpoints of a training, loading of weights under other names, BERT configurations.
+// Files: safetensors, checkpoints of a training, and loading of weights under other names.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "mezzo/autograd.h"
-#include "mezzo/bert_config.h"
 #include "mezzo/device.h"
 #include "mezzo/module.h"
 #include "mezzo/shard.h"
@@ -142,26 +141,6 @@ struct LoadOptions {
 // Throws, with nothing loaded: Error(shape) when shapes differ (unless ignored), Error(value) when names are
 // missing (if strict) or two entries get the same name. The messages contain the report.
 LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOptions& options = {});
-
-// The name of a Hugging Face BERT weight in mezzo's modules. The encoder's names (embeddings.…, encoder.…,
-// pooler.…, with or without "bert.") get `prefix`, the path of the encoder in the model; names that end in
-// LayerNorm.gamma and LayerNorm.beta end in weight and bias; embeddings.position_ids gives an empty name;
-// others (classifier.…, cls.…) stay: {.rename = [](const auto& name) { return io::bert_name(name); }}.
-[[nodiscard]] std::string bert_name(std::string_view name, std::string_view prefix = "");
-
-// The name of a ResNet weight in mezzo's nn::ResNet, which has torchvision's names: those of other programs
-// for the shortcut by projection (shortcut.0, shortcut.1 -> downsample.0, downsample.1) and the classifier
-// (linear -> fc) are changed, and "module.", which PyTorch's DataParallel adds, is taken off.
-[[nodiscard]] std::string resnet_name(std::string_view name);
-
-// Reads a BERT config.json. Missing names get their defaults, unknown ones are ignored. Throws Error(io) for
-// text that is not JSON, and Error(value) for values of a wrong type or range, and for models that BertConfig
-// does not describe (relative positions, another model_type).
-[[nodiscard]] nn::BertConfig parse_bert_config(std::string_view text);
-[[nodiscard]] nn::BertConfig load_bert_config(const std::string& path);
-// The text of a config.json that parse_bert_config and Python's transformers read. Throws Error(value) for a
-// config that parse_bert_config would refuse.
-[[nodiscard]] std::string to_json(const nn::BertConfig& config);
 
 }  // namespace mezzo::io
 

@@ -1,5 +1,5 @@
 // ModuleScope: marks the running module, for reports that name ops by the path of their module
-// (mezzo/insight.h).
+// (mezzo/insight/insight.h).
 #pragma once
 
 #include "mezzo/cpp20.h"

@@ -54,7 +54,7 @@ public:
     std::int64_t num_features;
     double eps, momentum;
     // Replaces batch_norm() in training calls; set by distributed::convert_sync_batchnorm()
-    // (mezzo/sync_batch_norm.h).
+    // (mezzo/distributed/sync_batch_norm.h).
     std::optional<BatchNormFunction> synchronised;
     MEZZO_MODULE(BatchNorm, weight, bias, running_mean, running_var, num_batches_tracked)
 

@@ -16,7 +16,7 @@
 
 namespace mezzo::optim {
 
-struct [[gnu::visibility("hidden")]] OptimizerImpl;  // src/optim/optimizer.h
+struct OptimizerImpl;  // src/optim/optimizer.h
 
 // Base class of all optimizers. Parameters are floating leaves, all on one device when step() is called;
 // parameters without a gradient are skipped. step() queues its work and does not wait for the device. It also

@@ -1,4 +1,4 @@
-// RecordFunction: names parts of a program in the tables and traces of profilers (mezzo/profiler.h).
+// RecordFunction: names parts of a program in the tables and traces of profilers (mezzo/insight/profiler.h).
 #pragma once
 
 #include <string_view>

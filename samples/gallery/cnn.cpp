@@ -1,5 +1,7 @@
 // A convolutional network on small images, with a data loader, batch norm, a schedule of two parts and a
 // summary. Images are [batch, height, width, channels].
+#include <mezzo/data/loader.h>
+#include <mezzo/insight/summary.h>
 #include <mezzo/mezzo.h>
 
 #include <iostream>

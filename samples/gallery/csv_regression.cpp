@@ -1,5 +1,6 @@
 // Regression on a table: reads a CSV file with a header, whose last column is the target, normalises it, and
 // fits a small network. Without an argument it makes a table of its own.
+#include <mezzo/data/table.h>
 #include <mezzo/mezzo.h>
 
 #include <fstream>

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "program.h"
-#include "training/settings.h"
 
 namespace mz = mezzo;
 namespace fs = std::filesystem;
@@ -27,7 +26,7 @@ mz::data::DataLoaderOptions loader_options(const Options& o, const mz::data::Sha
             .transforms = std::move(transforms),
             .mean = format.mean,
             .stddev = format.stddev,
-            .device = o.device};
+            .device = *o.device};
 }
 
 Transforms small_crops(const Options& o, const ImageFormat& format) {
@@ -40,12 +39,12 @@ Transforms central(const ImageFormat& format) {
     return {mz::data::Resize{.size = format.size * 8 / 7}, mz::data::CenterCrop{.size = format.size}};
 }
 
-std::string digest_of(const mz::data::Dataset& set) {
-    training::Digest digest;
+std::string description_of(const mz::data::Dataset& set) {
     const std::vector<std::uint8_t> pixels = set.x.to_vector<std::uint8_t>();
-    digest.add({reinterpret_cast<const char*>(pixels.data()), pixels.size()});
-    for (const std::int64_t label : set.y.to_vector<std::int64_t>()) digest.add(std::to_string(label));
-    return fmt::format("{} images, digest {}", set.size(), digest.text());
+    std::uint64_t digest = program::digest_of({reinterpret_cast<const char*>(pixels.data()), pixels.size()});
+    for (const std::int64_t label : set.y.to_vector<std::int64_t>())
+        digest = program::digest_of(std::to_string(label) + " ", digest);
+    return fmt::format("{} images, digest {:016x}", set.size(), digest);
 }
 
 Images from_sets(const Options& o, const mz::data::Shard& shard, std::string name, const ImageFormat& format,
@@ -57,7 +56,7 @@ Images from_sets(const Options& o, const mz::data::Shard& shard, std::string nam
     return {
         .name = std::move(name),
         .format = format,
-        .digest = digest_of(train),
+        .description = description_of(train),
         .train_count = train.size(),
         .test_count = test.size(),
         .train = mz::data::DataLoader(train, loader_options(o, shard, format, true, small_crops(o, format))),
@@ -104,15 +103,15 @@ Images fashion(const Options& o, const mz::data::Shard& shard) {
                      padded(mz::data::fashion_mnist({.train = false})));
 }
 
-// Some of a folder's images, from all of its classes.
-struct Part {
+// Evenly spread images of a folder, so that all of its classes occur.
+struct Subset {
     mz::data::ImageFolder folder;
     std::int64_t count;
 
     std::int64_t size() const { return count; }
-    std::int64_t place(std::int64_t i) const { return i * folder.size() / count; }
-    mz::Tensor image(std::int64_t i) const { return folder.image(place(i)); }
-    std::int64_t label(std::int64_t i) const { return folder.label(place(i)); }
+    std::int64_t index(std::int64_t i) const { return i * folder.size() / count; }
+    mz::Tensor image(std::int64_t i) const { return folder.image(index(i)); }
+    std::int64_t label(std::int64_t i) const { return folder.label(index(i)); }
 };
 
 Images folder(const Options& o, const mz::data::Shard& shard, const fs::path& root) {
@@ -128,19 +127,20 @@ Images folder(const Options& o, const mz::data::Shard& shard, const fs::path& ro
                              .size = o.image_size > 0 ? o.image_size : 224,
                              .mean = {0.485, 0.456, 0.406},
                              .stddev = {0.229, 0.224, 0.225}};
-    training::Digest digest;
+    std::uint64_t digest = program::digest_of("");
     for (const std::string& file : train.files())  // independent of the folder's path
-        digest.add(fs::path(file).lexically_relative(root / "train").generic_string());
-    const Part part{train, o.limit > 0 ? std::min(o.limit, train.size()) : train.size()};
+        digest = program::digest_of(fs::path(file).lexically_relative(root / "train").generic_string() + "\n",
+                                    digest);
+    const Subset subset{train, o.limit > 0 ? std::min(o.limit, train.size()) : train.size()};
     const Transforms crops{mz::data::RandomResizedCrop{.size = format.size},
                            mz::data::RandomHorizontalFlip{}};
     return {.name = root.string(),
             .format = format,
-            .digest = fmt::format("{} files, digest of their names {}", part.size(), digest.text()),
-            .train_count = part.size(),
+            .description = fmt::format("{} files, digest of their names {:016x}", subset.size(), digest),
+            .train_count = subset.size(),
             .test_count = test.size(),
             .train = mz::data::DataLoader(
-                part, loader_options(o, shard, format, true, o.augment ? crops : central(format))),
+                subset, loader_options(o, shard, format, true, o.augment ? crops : central(format))),
             .test = mz::data::DataLoader(test, loader_options(o, shard, format, false, central(format)))};
 }
 

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <mezzo/mezzo.h>
-
+#include "mezzo/data/images.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/mezzo.h"
 #include "resnet/options.h"
 
 namespace resnet {
@@ -21,7 +22,7 @@ struct ImageFormat {
 struct Images {
     std::string name;  // for messages
     ImageFormat format;
-    std::string digest;  // of the data that the training reads
+    std::string description;  // number and digest of the training data: part of the checkpoint
     std::int64_t train_count = 0, test_count = 0;
     mezzo::data::DataLoader train, test;
 };

@@ -1,10 +1,6 @@
 #include "resnet/options.h"
 
-#include <unistd.h>
-
 #include "program.h"
-#include "training/options.h"
-#include "training/step_profile.h"
 
 namespace resnet {
 
@@ -80,23 +76,23 @@ void add_training_options(CLI::App& app, Options& o) {
 }
 
 void add_file_options(CLI::App& app, Options& o) {
-    app.add_option("--checkpoint", o.checkpoint, "file that holds the state of the training");
+    app.add_option("--checkpoints", o.checkpoints, "folder for checkpoints of the training");
     app.add_option("--checkpoint-every", o.checkpoint_every,
                    "steps between checkpoints besides the epochs' ends")
         ->transform(not_negative());
-    training::add_resume(app, o);
+    app.add_flag(
+           "--resume", o.resume,
+           "go on from the newest checkpoint, if there is one; what shapes the training must be as it was")
+        ->needs("--checkpoints");
     app.add_option("--save", o.save, "write the weights and the names of the classes into this file");
     app.add_option("--predict", o.predict, "at the end, print class and probability of these image files");
     app.add_option("--log", o.log, "write a CSV file that tools/chart.py draws");
-    training::add_profile_option(app, o.profile);
+    app.add_option("--tensorboard", o.tensorboard, "write an event file for TensorBoard into this folder");
     app.add_option("--log-every", o.log_every, "steps between reports")->transform(positive());
-    app.add_flag("--progress", o.progress,
-                 "rewrite one progress line even when standard error is no terminal");
 }
 
 void check_options(const Options& o) {
     using CLI::ValidationError;
-    training::check_resume(o);
     if (o.epochs == 0 && o.save.empty() && o.predict.empty())
         throw ValidationError("--epochs", "0, and nothing else to do; pass --predict FILE or --save FILE");
     if (!o.keep_batchnorm.empty() && o.opt_level != "O2" && o.opt_level != "O3")
@@ -125,10 +121,15 @@ int parse_options(int argc, char** argv, Options& o) {
     add_precision_options(app, o);
     add_training_options(app, o);
     add_file_options(app, o);
+    std::string device;
+    int threads = mezzo::num_threads();
+    program::add_device(app, device);
+    program::add_threads(app, threads);
     app.callback([&o] { check_options(o); });
-    if (const int code = training::parse_with_place(app, argc, argv, o); code >= 0) return code;
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    if (!device.empty()) o.device = mezzo::parse_device(device.c_str());
+    if (app.count("--threads") > 0) o.threads = threads;
     o.nesterov = o.nesterov && o.momentum > 0;
-    o.progress = o.progress || isatty(STDERR_FILENO) == 1;
     return -1;
 }
 

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <mezzo/mezzo.h>
+#include "mezzo/mezzo.h"
 
 namespace resnet {
 
@@ -24,16 +25,13 @@ struct Options {
     bool nesterov = true, sync_bn = false;
     std::string schedule = "cosine";
     std::uint64_t seed = 1;
-    mezzo::Device device;
-    // otherwise the device is the rank's
-    bool device_given = false;
-    int threads = 0;  // of the CPU; 0: as many as the rank has processors
-    std::string weights, save, checkpoint, log, profile;
+    std::optional<mezzo::Device> device;  // none: the rank's
+    int threads = 0;                      // of the CPU; 0: as many as the rank has processors
+    std::string weights, save, checkpoints, log, tensorboard;
     std::int64_t checkpoint_every = 0;  // steps; 0: after every epoch only
     bool resume = false;
     std::vector<std::string> predict;  // image files
     std::int64_t log_every = 10;
-    bool progress = false;
 
     // The precision, such as "fp16", or the preset, such as "O2".
     const std::string& arithmetic() const { return opt_level.empty() ? precision : opt_level; }

@@ -5,6 +5,7 @@
 
 #include "autograd/row.h"
 #include "autograd/state.h"
+#include "core/internal.h"
 #include "mezzo/autograd.h"
 
 namespace mezzo {
@@ -48,10 +49,10 @@ Edge edge_of(const Tensor& x);
 
 // Runs an op's decomposition on the values. 16-bit values are converted to float32 first, because kernels
 // compute with them in float32, too.
-Tensors decomposed(const Row& row, const Tensors& values, const void* at);
+MEZZO_INTERNAL Tensors decomposed(const Row& row, const Tensors& values, const void* at);
 
 // The dtype in which an op with Row::integers_to_real computes those of these inputs that are integral.
-Dtype real_dtype(In values);
+MEZZO_INTERNAL Dtype real_dtype(In values);
 
 // A node without inputs and results, newer than all others.
 Ref<Node> new_node();

@@ -11,6 +11,7 @@
 
 #include "autograd/row.h"
 #include "core/gradient_watcher.h"
+#include "core/internal.h"
 
 namespace mezzo {
 
@@ -57,7 +58,7 @@ public:
     static bool any() { return alive.load(std::memory_order_relaxed) != 0; }
 
 private:
-    static constinit inline std::atomic<int> alive{0};
+    MEZZO_INTERNAL static constinit inline std::atomic<int> alive{0};
 };
 
 // Notifies the observers of one backward.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "autograd/row.h"
+#include "core/internal.h"
 
 namespace mezzo {
 
@@ -15,7 +16,7 @@ class Module;
 
 // Observes the thread that constructs it, until it is destroyed on that thread. Ops that an observer runs are
 // not observed. Exceptions that it throws pass through the observed op or backward.
-class OpObserver {
+class MEZZO_INTERNAL OpObserver {
 public:
     OpObserver();
     virtual ~OpObserver();
@@ -65,7 +66,7 @@ private:
 
 // The observers of this thread. tell() calls f for each of them.
 struct Observers {
-    static constinit inline thread_local OpObserver* first = nullptr;
+    MEZZO_INTERNAL static constinit inline thread_local OpObserver* first = nullptr;
     // Disables observers on this thread while it lives.
     struct [[nodiscard]] Unwatched {
         OpObserver* const all = std::exchange(first, nullptr);
@@ -98,7 +99,7 @@ public:
     static const char* running() { return running_; }
 
 private:
-    static constinit inline thread_local const char* running_ = nullptr;
+    MEZZO_INTERNAL static constinit inline thread_local const char* running_ = nullptr;
     const bool outermost_;
 };
 

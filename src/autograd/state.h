@@ -3,6 +3,7 @@
 #pragma once
 
 #include "autograd/row.h"
+#include "core/internal.h"
 
 namespace mezzo {
 
@@ -12,7 +13,7 @@ struct AutocastState {
     bool cache = true;
 };
 
-AutocastState& autocast_state();  // of this thread
+MEZZO_INTERNAL AutocastState& autocast_state();  // of this thread
 inline bool autocast_open() {
     const AutocastState& s = autocast_state();
     bool any = false;
@@ -41,7 +42,7 @@ public:
 
 // Whether this thread's checkpoint is running its segment for the second time. Side effects of the first run,
 // such as updates of running statistics, are then skipped.
-bool& recomputing();
+MEZZO_INTERNAL bool& recomputing();
 
 // Count the open scopes of this thread. When the outermost one closes, the cast cache is cleared.
 void enter_autocast_scope();

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/backend.h"
+#include "core/internal.h"
 #include "core/storage.h"
 
 namespace mezzo {
@@ -52,7 +53,7 @@ inline bool BlocksBySize::operator()(const Block* a, std::size_t size) const { r
 // Blocks of at most 1 MiB come from 2 MiB segments, those below 10 MiB from 24 MiB segments; larger ones get
 // segments of their own. A free block is found by best fit, cut to size, and joined with its free neighbours
 // when it is released. All members may be called from any thread.
-class CachingAllocator {
+class MEZZO_INTERNAL CachingAllocator {
 public:
     CachingAllocator(const Backend& backend, Device device) : backend_(backend), device_(device) {}
     CachingAllocator(const CachingAllocator&) = delete;
@@ -103,6 +104,6 @@ private:
 std::size_t block_size(std::size_t bytes);
 
 // The allocator of a device; throws Error(device) if the device is not there.
-CachingAllocator& allocator(Device device);
+MEZZO_INTERNAL CachingAllocator& allocator(Device device);
 
 }  // namespace mezzo

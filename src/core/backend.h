@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/internal.h"
 #include "core/staging.h"
 #include "mezzo/tensor.h"
 
@@ -49,8 +50,8 @@ struct Backend {
 };
 
 // The backend of a device type, or null in a process without it (kernels/registry.h).
-const Backend* backend(DeviceType type);
+MEZZO_INTERNAL const Backend* backend(DeviceType type);
 // The backend of a device that is there; otherwise throws Error(device) in the name of op.
-const Backend& backend_of(const char* op, Device device);
+MEZZO_INTERNAL const Backend& backend_of(const char* op, Device device);
 
 }  // namespace mezzo

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/captured_gradients.h"
+#include "core/internal.h"
 #include "core/step_memory.h"
 #include "mezzo/tensor.h"
 
@@ -61,7 +62,7 @@ private:
     struct Arguments;
     void launch(RandomState start);
 
-    static constinit inline thread_local StepGraph* current = nullptr;
+    MEZZO_INTERNAL static constinit inline thread_local StepGraph* current = nullptr;
     const Device device_;
     const Backend& backend_;
     const MemoryPlan plan_;
@@ -78,8 +79,8 @@ private:
 
 // Throws Error(state) in the name of op if this thread is capturing on the device: "op: a captured step
 // cannot <what>".
-void refuse_in_capture(const char* op, Device device, const char* what);
+MEZZO_INTERNAL void refuse_in_capture(const char* op, Device device, const char* what);
 // The same for any device.
-void refuse_in_capture(const char* op, const char* what);
+MEZZO_INTERNAL void refuse_in_capture(const char* op, const char* what);
 
 }  // namespace mezzo

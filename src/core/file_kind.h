@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/internal.h"
+
 namespace mezzo {
 
 // Bytes of a file's beginning that file_kind() looks at.
@@ -11,7 +13,7 @@ inline constexpr std::size_t file_kind_bytes = 512;
 
 // Names the format of a file that begins with these bytes, and says what to do about it: "a Git LFS pointer,
 // not the file itself; fetch it with git lfs pull". Returns "" for bytes of no known format.
-std::string file_kind(std::string_view begin);
+MEZZO_INTERNAL std::string file_kind(std::string_view begin);
 
 // The same for the two texts that failed downloads leave instead of any file, a Git LFS pointer and an HTML
 // page; "" for all else. For readers of text.
@@ -24,6 +26,6 @@ inline std::string_view without_byte_order_mark(std::string_view text) {
 }
 
 // Throws Error(io), whose text begins with `where`, if failed_download() is not "".
-void refuse_failed_download(const std::string& where, std::string_view begin);
+MEZZO_INTERNAL void refuse_failed_download(const std::string& where, std::string_view begin);
 
 }  // namespace mezzo

@@ -15,6 +15,8 @@ namespace {
 // its address is taken. It is a weak symbol, so it does not clash with a libfmt that the program itself
 // links.
 [[gnu::used]] std::string (*const vformat)(fmt::string_view, fmt::format_args) = &fmt::vformat;
+// Instances of fmt's integer formatting in a source file may call this one.
+[[gnu::used]] const auto separator = &fmt::detail::thousands_sep_impl<char>;
 
 }  // namespace
 }  // namespace mezzo

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/internal.h"
 #include "core/ref.h"
 #include "core/scale_parts.h"
 #include "mezzo/tensor.h"
@@ -25,7 +26,7 @@ struct Gradient {
     ScaleParts scale_parts = 0;
 };
 
-class GradientSlot {
+class MEZZO_INTERNAL GradientSlot {
 public:
     explicit GradientSlot(TensorImpl& leaf);
     ~GradientSlot();

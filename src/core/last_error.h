@@ -3,9 +3,11 @@
 
 #include <string>
 
+#include "core/internal.h"
+
 namespace mezzo {
 
 // Returns the message of the calling thread's newest Error as long as that exception lives; else "".
-std::string live_error();
+MEZZO_INTERNAL std::string live_error();
 
 }  // namespace mezzo

@@ -3,10 +3,12 @@
 
 #include <string_view>
 
+#include "core/internal.h"
+
 namespace mezzo {
 
 // Calls the sink, if there is one. Does not throw. Must not be called while a lock is held that the library
 // needs.
-void log_line(std::string_view line) noexcept;
+MEZZO_INTERNAL void log_line(std::string_view line) noexcept;
 
 }  // namespace mezzo

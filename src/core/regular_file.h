@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/internal.h"
+
 namespace mezzo {
 
 struct RegularFile {
@@ -13,6 +15,6 @@ struct RegularFile {
 
 // Opens a regular file for reading. Throws Error(io), in the name of op, for anything else: named pipes
 // (without waiting for a writer), devices, folders, and files that cannot be opened.
-RegularFile open_regular(const char* op, const std::string& path);
+MEZZO_INTERNAL RegularFile open_regular(const char* op, const std::string& path);
 
 }  // namespace mezzo

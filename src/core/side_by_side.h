@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/internal.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -17,7 +18,7 @@ namespace mezzo {
 Tensor as_one(std::span<const Tensor> tensors);
 
 // Whether as_one({first, second}) is defined but for the sizes.
-bool directly_behind(const Tensor& first, const Tensor& second);
+MEZZO_INTERNAL bool directly_behind(const Tensor& first, const Tensor& second);
 
 // The reverse: a contiguous tensor cut along its first dimension into tensors of these sizes, each with a
 // storage of its own, so that it has its own version and can be written or replaced alone.

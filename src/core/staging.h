@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "core/internal.h"
 #include "mezzo/device.h"
 
 namespace mezzo {
@@ -46,9 +47,9 @@ private:
 
 // An idle buffer of at least `bytes` for copies to the device, from the pool or new; null if there is no
 // memory for it, or the device cannot copy while it works.
-std::unique_ptr<StagingBuffer> take_staging(Device device, std::size_t bytes);
+MEZZO_INTERNAL std::unique_ptr<StagingBuffer> take_staging(Device device, std::size_t bytes);
 // Puts a buffer into the pool. Its copies may still be under way.
-void give_staging(Device device, std::unique_ptr<StagingBuffer> buffer) noexcept;
+MEZZO_INTERNAL void give_staging(Device device, std::unique_ptr<StagingBuffer> buffer) noexcept;
 
 // Copies host memory to the device, in order with the device's work. Copies larger than those that drivers
 // buffer themselves go through pinned buffers, so that the host does not wait for queued work; it waits only

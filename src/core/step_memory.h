@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/allocator.h"
+#include "core/internal.h"
 
 namespace mezzo {
 
@@ -50,7 +51,7 @@ protected:
 private:
     friend class OutsideStep;
 
-    static constinit inline thread_local MemoryHook* current = nullptr;
+    MEZZO_INTERNAL static constinit inline thread_local MemoryHook* current = nullptr;
     MemoryHook* previous_;
 };
 

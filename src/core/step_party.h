@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/internal.h"
 #include "mezzo/error.h"
 
 namespace mezzo {
@@ -52,7 +53,7 @@ public:
     }
 
 private:
-    static constinit inline thread_local StepScope* current = nullptr;
+    MEZZO_INTERNAL static constinit inline thread_local StepScope* current = nullptr;
     StepParties& parties_;
     const bool capturing_;
     StepScope* const outer_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/internal.h"
 #include "core/ref.h"
 #include "mezzo/device.h"
 
@@ -37,16 +38,16 @@ public:
     static bool wanted() { return alive.load(std::memory_order_relaxed) != 0 && here == 0; }
 
 private:
-    static constinit inline std::atomic<int> alive{0};
-    static constinit inline thread_local int here = 0;
+    MEZZO_INTERNAL static constinit inline std::atomic<int> alive{0};
+    MEZZO_INTERNAL static constinit inline thread_local int here = 0;
 };
 
-void dispose(Storage* storage) noexcept;
+MEZZO_INTERNAL void dispose(Storage* storage) noexcept;
 
 // A storage of at least `bytes`, 256-byte aligned; without memory if `bytes` is 0. If memory is short, the
 // allocator empties its cache and tries again; then it throws Error(memory) with its statistics.
 Ref<Storage> allocate_storage(std::size_t bytes, Device device);
 // A part of a storage as a storage with its own version and references. It holds a reference to the whole.
-Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes);
+MEZZO_INTERNAL Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes);
 
 }  // namespace mezzo

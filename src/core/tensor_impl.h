@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/gradient_slot.h"
+#include "core/internal.h"
 #include "core/ref.h"
 #include "core/storage.h"
 #include "mezzo/tensor.h"
@@ -32,7 +33,7 @@ struct Copy16 {
 };
 
 // Gradient bookkeeping, made on first use so that plain tensors stay small.
-struct GradMeta {
+struct MEZZO_INTERNAL GradMeta {
     bool requires_grad = false;
     // An nn::Parameter that no module and no optimizer has listed (core/unlisted.h).
     std::atomic<bool> unlisted{false};
@@ -79,8 +80,8 @@ extern std::atomic<std::int64_t> live_tensors, live_nodes, live_storages;
 }
 
 // A new tensor on existing storage.
-Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Strides& strides,
-                   std::int64_t offset, Dtype dtype);
+MEZZO_INTERNAL Tensor make_tensor(const Ref<Storage>& storage, const Shape& shape, const Strides& strides,
+                                  std::int64_t offset, Dtype dtype);
 // The same elements without graph or gradient (shares the storage).
 Tensor alias(const Tensor& x);
 // The address of the first element.

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/internal.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -25,7 +26,7 @@ inline bool is_unlisted(const Tensor& x) {
 }
 
 // Unlisted parameters that ops read, each once.
-class UnlistedParameters {
+class MEZZO_INTERNAL UnlistedParameters {
 public:
     // An op, such as "mul", reads x. `module` is the path of the module to which it belongs, if that is
     // known.

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "kernels/registry.h"

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 
+#include "core/internal.h"
+
 namespace mezzo::cpu {
 
 // Number of threads that a parallel loop may use, the calling thread included. Default: the number of
 // processors that this process may run on.
-int num_threads();
+MEZZO_INTERNAL int num_threads();
 
 // Sets num_threads(). Throws Error(value) unless n is 1 to 1024, and Error(state) inside a parallel loop. If
 // the system cannot start that many, the first loop goes on with fewer, and num_threads() is their number
@@ -17,10 +19,10 @@ void set_num_threads(int n);
 
 // Whether the calling thread runs the body of a parallel loop or has a SerialScope: its loops then run
 // inline.
-bool in_parallel_region();
+MEZZO_INTERNAL bool in_parallel_region();
 
 // Scope in which parallel loops of the thread that created it run inline.
-class SerialScope {
+class MEZZO_INTERNAL SerialScope {
 public:
     SerialScope();
     ~SerialScope();
@@ -32,8 +34,8 @@ private:
 };
 
 namespace detail {
-void run_parallel(std::int64_t n, std::int64_t grain, void (*call)(const void*, std::int64_t, std::int64_t),
-                  const void* body);
+MEZZO_INTERNAL void run_parallel(std::int64_t n, std::int64_t grain,
+                                 void (*call)(const void*, std::int64_t, std::int64_t), const void* body);
 }  // namespace detail
 
 // Calls body(begin, end) on disjoint ranges that cover [0, n), each at least `grain` long except the last.

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/operand.h"
+#include "cpu/gemm/operand.h"
 #include "kernels/functor_step.h"
 
 namespace mezzo {

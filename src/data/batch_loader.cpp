@@ -1,4 +1,4 @@
-#include "mezzo/batch_loader.h"
+#include "mezzo/data/batch_loader.h"
 
 #include "data/order.h"
 

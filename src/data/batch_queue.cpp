@@ -1,4 +1,4 @@
-#include "mezzo/batch_queue.h"
+#include "mezzo/data/batch_queue.h"
 
 #include <unistd.h>
 

@@ -9,8 +9,8 @@
 #include "core/regular_file.h"
 #include "core/tensor_impl.h"
 #include "cpu/parallel.h"
-#include "data/whole_file.h"
-#include "mezzo/images.h"
+#include "io/whole_file.h"
+#include "mezzo/data/images.h"
 
 namespace mezzo::data {
 
@@ -51,7 +51,7 @@ std::int64_t count_records(const std::string& path) {
 }
 
 void read_records(const std::string& path, std::int64_t count, std::uint8_t* images, std::int64_t* labels) {
-    const std::vector<unsigned char> bytes = whole_file("cifar10", path);
+    const std::vector<unsigned char> bytes = io::whole_file("cifar10", path);
     check(bytes.size() == std::size_t(count * record), ErrorKind::io, "cifar10: ", path,
           " changed while it was read");
     for (std::int64_t i = 0; i < count; ++i) {

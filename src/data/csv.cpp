@@ -5,8 +5,8 @@
 
 #include "core/file_kind.h"
 #include "data/table_cells.h"
-#include "data/unicode.h"
-#include "data/whole_file.h"
+#include "io/json.h"
+#include "io/whole_file.h"
 #include "mezzo/error.h"
 
 namespace mezzo::data {
@@ -122,28 +122,10 @@ private:
     std::int64_t line_ = 1, first_line_ = 1;
 };
 
-// Returns how many bytes at the beginning of a text are ASCII, in steps of eight bytes.
-std::size_t ascii_bytes(std::string_view text) {
-    std::size_t at = 0;
-    std::uint64_t bytes = 0;
-    for (; at + sizeof bytes <= text.size(); at += sizeof bytes) {
-        std::memcpy(&bytes, text.data() + at, sizeof bytes);
-        if ((bytes & 0x8080808080808080) != 0) break;
-    }
-    return at;
-}
-
 void check_utf8(const CsvReader& reader, std::string_view text) {
     // UTF-16 has bytes 0, for which the reader has an error of its own.
-    std::size_t bad = 0;
-    for (;;) {
-        bad += ascii_bytes(text.substr(bad));
-        if (bad == text.size()) return;
-        const bool ascii = static_cast<unsigned char>(text[bad]) < 0x80;
-        const std::size_t bytes = ascii ? 1 : decode_utf8(text.substr(bad)).bytes;
-        if (!ascii && bytes == 1) break;
-        bad += bytes;
-    }
+    const std::size_t bad = io::first_invalid_utf8(text);
+    if (bad == text.size()) return;
     if (text.find('\0') != std::string_view::npos) return;
     reader.fail_at(1 + std::count(text.begin(), text.begin() + std::ptrdiff_t(bad), '\n'),
                    "no valid UTF-8: byte ", int(static_cast<unsigned char>(text[bad])), " at ", bad,
@@ -215,7 +197,7 @@ void read_texts_again(CsvReader& reader, const CsvOptions& options, std::vector<
 
 Table read_csv(const std::string& path, const CsvOptions& options) {
     check_options(options);
-    const std::vector<unsigned char> bytes = whole_file("read_csv", path);
+    const std::vector<unsigned char> bytes = io::whole_file("read_csv", path);
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     refuse_failed_download("read_csv: " + path, text);
     CsvReader reader(path, text, options.delimiter);

@@ -9,7 +9,7 @@
 #include "core/file_kind.h"
 #include "core/regular_file.h"
 #include "core/tensor_impl.h"
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
 
 namespace mezzo::data {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "data/pixels.h"
-#include "mezzo/images.h"
+#include "mezzo/data/images.h"
 
 namespace mezzo::data {
 

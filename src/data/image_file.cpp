@@ -6,7 +6,7 @@
 #include "core/file_kind.h"
 #include "data/color.h"
 #include "data/image_codec.h"
-#include "data/whole_file.h"
+#include "io/whole_file.h"
 
 namespace mezzo::data {
 
@@ -68,7 +68,7 @@ void check_sizes(const ImageBytes& file, std::int64_t height, std::int64_t width
 }
 
 Tensor read_image(const std::string& path, const ReadImageOptions& options) {
-    const std::vector<unsigned char> bytes = whole_file("read_image", path);
+    const std::vector<unsigned char> bytes = io::whole_file("read_image", path);
     return decode({bytes, "read_image: " + path, options.max_pixels}, options);
 }
 

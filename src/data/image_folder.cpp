@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "mezzo/images.h"
+#include "mezzo/data/images.h"
 
 namespace mezzo::data {
 

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "io/json.h"
+#include "mezzo/data/table.h"
 #include "mezzo/error.h"
-#include "mezzo/table.h"
 
 namespace mezzo::data {
 

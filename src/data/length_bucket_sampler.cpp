@@ -2,8 +2,8 @@
 #include <numeric>
 
 #include "data/order.h"
+#include "mezzo/data/sampler.h"
 #include "mezzo/error.h"
-#include "mezzo/sampler.h"
 
 namespace mezzo::data {
 

@@ -11,7 +11,7 @@
 #include "data/order.h"
 #include "data/pixels.h"
 #include "mezzo/autograd.h"
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
 
 namespace mezzo::data {
 

@@ -5,8 +5,8 @@
 
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/ops.h"
-#include "mezzo/transforms.h"
 
 namespace mezzo::data {
 

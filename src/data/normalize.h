@@ -1,7 +1,7 @@
 // Converts bytes to normalised numbers.
 #pragma once
 
-#include "mezzo/transforms.h"
+#include "mezzo/data/transforms.h"
 
 namespace mezzo::data {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "mezzo/sampler.h"
+#include "mezzo/data/sampler.h"
 #include "mezzo/shard.h"
 
 namespace mezzo::data {

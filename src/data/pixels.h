@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/tensor_impl.h"
-#include "mezzo/transforms.h"
+#include "mezzo/data/transforms.h"
 
 namespace mezzo::data {
 

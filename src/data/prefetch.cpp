@@ -1,4 +1,4 @@
-#include "mezzo/prefetch.h"
+#include "mezzo/data/prefetch.h"
 
 #include <cstring>
 

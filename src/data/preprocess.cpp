@@ -1,4 +1,4 @@
-#include "mezzo/preprocess.h"
+#include "mezzo/data/preprocess.h"
 
 #include <algorithm>
 #include <cmath>

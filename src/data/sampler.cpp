@@ -1,4 +1,4 @@
-#include "mezzo/sampler.h"
+#include "mezzo/data/sampler.h"
 
 #include <algorithm>
 #include <cmath>

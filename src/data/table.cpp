@@ -1,4 +1,4 @@
-#include "mezzo/table.h"
+#include "mezzo/data/table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "core/tensor_impl.h"
-#include "data/whole_file.h"
+#include "io/whole_file.h"
 #include "mezzo/error.h"
 #include "mezzo/ops.h"
 
@@ -118,6 +118,6 @@ Categories Table::categories(std::string_view name) const {
     return {Tensor::from(codes, {rows_}), names};
 }
 
-std::vector<std::string> read_lines(const std::string& path) { return file_lines("read_lines", path); }
+std::vector<std::string> read_lines(const std::string& path) { return io::file_lines("read_lines", path); }
 
 }  // namespace mezzo::data

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "mezzo/table.h"
+#include "mezzo/data/table.h"
 
 namespace mezzo::data {
 

@@ -3,8 +3,8 @@
 #include <numbers>
 
 #include "core/philox.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/error.h"
-#include "mezzo/transforms.h"
 
 namespace mezzo::data {
 

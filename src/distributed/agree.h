@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "distributed/group_impl.h"
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 
 namespace mezzo::distributed {
 

@@ -9,7 +9,7 @@
 #include "distributed/agree.h"
 #include "distributed/bucket_layout.h"
 #include "distributed/group_impl.h"
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/error.h"
 #include "mezzo/module.h"
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/dtype.h"
 
 namespace mezzo::distributed {

@@ -17,7 +17,7 @@
 #include "distributed/gloo_module.h"
 #include "distributed/socket.h"
 #include "distributed/store_messages.h"
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 
 namespace mezzo::distributed {
 

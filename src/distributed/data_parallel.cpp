@@ -1,4 +1,4 @@
-#include "mezzo/data_parallel.h"
+#include "mezzo/distributed/data_parallel.h"
 
 #include <cstdlib>
 #include <exception>

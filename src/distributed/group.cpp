@@ -1,5 +1,5 @@
 // Collective calls of a group on tensors. Each call begins with an exchange of records (distributed/agree.h).
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 
 #include <algorithm>
 #include <iterator>

@@ -17,7 +17,7 @@
 #include "distributed/control.h"
 #include "distributed/device_engine.h"
 #include "distributed/place.h"
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 
 namespace mezzo::distributed {
 

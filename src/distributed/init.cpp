@@ -12,7 +12,7 @@
 #include "distributed/gloo_library.h"
 #include "distributed/group_impl.h"
 #include "distributed/shared_memory.h"
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/error.h"
 
 namespace mezzo::distributed {

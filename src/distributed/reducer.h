@@ -13,7 +13,7 @@
 #include "distributed/bucket.h"
 #include "distributed/group_impl.h"
 #include "distributed/mean.h"
-#include "mezzo/data_parallel.h"
+#include "mezzo/distributed/data_parallel.h"
 
 namespace mezzo::distributed {
 

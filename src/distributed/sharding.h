@@ -3,7 +3,7 @@
 #pragma once
 
 #include "distributed/partition.h"
-#include "mezzo/data_parallel.h"
+#include "mezzo/distributed/data_parallel.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::distributed {

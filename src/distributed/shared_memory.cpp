@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/loops.h"
+#include "cpu/elementwise/loops.h"
 #include "distributed/reduction.h"
 #include "distributed/shared_segment.h"
 #include "mezzo/error.h"

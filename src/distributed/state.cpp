@@ -1,4 +1,4 @@
-#include "mezzo/distributed_state.h"
+#include "mezzo/distributed/state.h"
 
 #include <bit>
 #include <exception>
@@ -21,26 +21,6 @@ std::vector<RandomState> gather(const Group& group, const RandomState& mine) {
     for (std::size_t i = 0; i < bits.size(); i += 2)
         states.push_back({std::bit_cast<std::uint64_t>(bits[i]), std::bit_cast<std::uint64_t>(bits[i + 1])});
     return states;
-}
-
-// Runs work() and then exchanges whether all ranks have succeeded. Throws this rank's exception, or Error(io)
-// with `text` if another rank has failed.
-template <class Work> void together(const Group& group, const std::string& text, const Work& work) {
-    std::exception_ptr mine;
-    try {
-        work();
-    } catch (...) {
-        mine = std::current_exception();
-    }
-    bool all = false;
-    try {
-        all = group.all(mine == nullptr);
-    } catch (...) {
-        if (!mine) throw;  // otherwise this rank's own error is the cause
-    }
-    if (mine) std::rethrow_exception(mine);
-    if (!all) group.impl().heard_of_failure();
-    check(all, ErrorKind::io, text);
 }
 
 // Numbers that differ between two checkpoints of one training: a digest of names, shapes and counters, and
@@ -66,6 +46,24 @@ std::vector<std::int64_t> fingerprint(const io::Checkpoint& checkpoint) {
 
 void manual_seed(const Group& group, std::uint64_t seed) {
     mezzo::manual_seed(seed + std::uint64_t(group.rank()));
+}
+
+void together(const Group& group, const std::string& message, const autograd::Callback<void()>& work) {
+    std::exception_ptr mine;
+    try {
+        work();
+    } catch (...) {
+        mine = std::current_exception();
+    }
+    bool all = false;
+    try {
+        all = group.all(mine == nullptr);
+    } catch (...) {
+        if (!mine) throw;  // otherwise this rank's own error is the cause
+    }
+    if (mine) std::rethrow_exception(mine);
+    if (!all) group.impl().heard_of_failure();
+    check(all, ErrorKind::io, message);
 }
 
 void save_checkpoint(const Group& group, const std::string& path, const io::Checkpoint& checkpoint) {

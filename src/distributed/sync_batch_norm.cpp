@@ -1,4 +1,4 @@
-#include "mezzo/sync_batch_norm.h"
+#include "mezzo/distributed/sync_batch_norm.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 
 #include "autograd/op_observer.h"
 #include "core/tensor_impl.h"
-#include "insight/places.h"
 #include "insight/ranges.h"
+#include "nn/places.h"
 
 namespace mezzo::insight {
 
@@ -75,7 +75,7 @@ struct DetectAnomaly::Impl final : OpObserver {
     }
 
     AnomalyOptions options;
-    Places places;
+    nn::Places places;
     std::string visited_name;
     int visited_place = 0;
 };

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/device_trace.h"
-#include "mezzo/profiler.h"
+#include "mezzo/insight/profiler.h"
 
 namespace mezzo::insight {
 

@@ -1,4 +1,4 @@
-#include "mezzo/exponents.h"
+#include "mezzo/insight/exponents.h"
 
 #include <algorithm>
 #include <cmath>

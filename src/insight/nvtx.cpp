@@ -1,7 +1,7 @@
 // The only file that includes NVTX. NVTX's header finds the attached tool, if there is one, at its first use.
 #include "insight/nvtx.h"
 
-#include "mezzo/nvtx.h"
+#include "mezzo/insight/nvtx.h"
 
 #ifdef MEZZO_HAVE_NVTX
 #include <nvtx3/nvToolsExt.h>

@@ -7,9 +7,9 @@
 #include "autograd/state.h"
 #include "core/tensor_impl.h"
 #include "insight/nvtx.h"
-#include "insight/places.h"
 #include "mezzo/error.h"
-#include "mezzo/nvtx.h"
+#include "mezzo/insight/nvtx.h"
+#include "nn/places.h"
 
 namespace mezzo::insight {
 
@@ -134,7 +134,7 @@ private:
         return ", sizes = [" + text + "]";
     }
 
-    Places places_;
+    nn::Places places_;
     const bool shapes_;
     std::vector<Open> open_;
     std::int64_t deeper_ = 0;

@@ -11,8 +11,8 @@
 #include "autograd/op_observer.h"
 #include "insight/device_times.h"
 #include "insight/memory_peak.h"
-#include "insight/places.h"
-#include "mezzo/profiler.h"
+#include "mezzo/insight/profiler.h"
+#include "nn/places.h"
 
 namespace mezzo::insight {
 
@@ -57,7 +57,7 @@ struct ProfilerImpl final : OpObserver {
     std::string name_of(const NotedEvent& event) const;
 
     const ProfilerOptions options;
-    Places places;
+    nn::Places places;
     std::vector<NotedEvent> events;
     std::vector<NotedTensors> tensors;
     std::vector<ProfiledStep> steps;  // steps that have ended

@@ -1,4 +1,4 @@
-#include "mezzo/profiler.h"
+#include "mezzo/insight/profiler.h"
 
 #include <algorithm>
 

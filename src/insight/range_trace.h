@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "autograd/op_observer.h"
-#include "insight/places.h"
 #include "insight/ranges.h"
+#include "nn/places.h"
 
 namespace mezzo::insight {
 
@@ -49,7 +49,7 @@ struct TraceImpl final : OpObserver {
     OpRange describe(int i, const std::vector<Range>& ranges) const;
 
     StateDict parameters;  // of the model, which may be destroyed before the trace
-    Places places;
+    nn::Places places;
     RangeTable table;          // ranges of `noted`, in the same order
     std::vector<Noted> noted;  // in the order of events
     std::vector<int> losses;   // outputs that backward started from

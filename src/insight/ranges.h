@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "mezzo/insight.h"
+#include "mezzo/insight/insight.h"
 
 namespace mezzo::insight {
 

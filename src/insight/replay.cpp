@@ -3,7 +3,7 @@
 #include "core/gradient_watcher.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
-#include "mezzo/insight.h"
+#include "mezzo/insight/insight.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::insight {

@@ -1,5 +1,5 @@
 // Makes summaries of models: observes one forward pass, op by op.
-#include "mezzo/summary.h"
+#include "mezzo/insight/summary.h"
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 #include "core/unlisted.h"
 #include "insight/evaluating.h"
 #include "insight/flops.h"
-#include "insight/places.h"
 #include "insight/text.h"
+#include "nn/places.h"
 
 namespace mezzo::nn {
 namespace {
@@ -66,7 +66,7 @@ private:
             path.resize(dot == std::string::npos ? 0 : dot);
         }
     }
-    insight::Places places_;
+    nn::Places places_;
     UnlistedParameters unlisted_;
     std::unordered_map<std::string, Seen> seen_;
 };

@@ -1,4 +1,4 @@
-#include "mezzo/dlpack.h"
+#include "mezzo/interchange/dlpack.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "io/npy.h"
+#include "interchange/npy.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include "io/json.h"
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
-#include "mezzo/numpy.h"
+#include "mezzo/interchange/numpy.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::io {
@@ -157,39 +157,6 @@ void swap_bytes(char* data, std::size_t bytes, int size) {
     for (std::size_t i = 0; i < bytes; i += std::size_t(size)) std::reverse(data + i, data + i + size);
 }
 
-template <class From, class To>
-void widen(const std::string& where, const std::vector<char>& from, To* to, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-        From value;
-        std::memcpy(&value, from.data() + i * sizeof value, sizeof value);
-        if constexpr (std::is_same_v<From, std::uint64_t>)
-            check(value <= std::uint64_t(std::numeric_limits<std::int64_t>::max()), ErrorKind::value, where,
-                  ": element ", i, " does not fit int64");
-        to[i] = To(value);
-    }
-}
-
-// Reads elements of a type that mezzo lacks, converted to the next wider one.
-void read_widened(const std::string& where, const NpyHeader& header, const NpySource& next,
-                  const Tensor& result) {
-    std::vector<char> raw(std::size_t(header.data_bytes));
-    next(raw.data(), raw.size());
-    if (header.big_endian) swap_bytes(raw.data(), raw.size(), header.bytes);
-    const auto count = std::size_t(result.numel());
-    if (count == 0) return;
-    const bool is_signed = header.kind == 'i';
-    if (header.bytes == 1)
-        widen<std::int8_t>(where, raw, result.mutable_data<std::int32_t>(), count);
-    else if (header.bytes == 2 && is_signed)
-        widen<std::int16_t>(where, raw, result.mutable_data<std::int32_t>(), count);
-    else if (header.bytes == 2)
-        widen<std::uint16_t>(where, raw, result.mutable_data<std::int32_t>(), count);
-    else if (header.bytes == 4)
-        widen<std::uint32_t>(where, raw, result.mutable_data<std::int64_t>(), count);
-    else
-        widen<std::uint64_t>(where, raw, result.mutable_data<std::int64_t>(), count);
-}
-
 // Replaces bytes that are not 0 by 1.
 void tidy_booleans(const Elements& elements) {
     auto* const bytes = static_cast<unsigned char*>(elements.data);
@@ -231,7 +198,10 @@ Tensor read_npy_elements(const std::string& where, const NpyHeader& header, cons
     const Tensor result = empty(stored, {.dtype = dtype});
     const Elements elements = elements_of(result);
     if (elements.bytes != header.data_bytes || (header.kind == 'u' && header.bytes == 8)) {
-        read_widened(where, header, next, result);
+        std::vector<char> raw(std::size_t(header.data_bytes));
+        next(raw.data(), raw.size());
+        if (header.big_endian) swap_bytes(raw.data(), raw.size(), header.bytes);
+        widen_integers(where, raw, header.kind == 'i', header.bytes, result);
     } else if (elements.bytes != 0) {
         next(elements.data, elements.bytes);
         if (header.big_endian) swap_bytes(static_cast<char*>(elements.data), elements.bytes, header.bytes);

@@ -3,12 +3,12 @@
 #include <unordered_set>
 
 #include "core/file_kind.h"
+#include "interchange/npy.h"
+#include "interchange/zip.h"
 #include "io/elements.h"
 #include "io/json.h"
-#include "io/npy.h"
-#include "io/zip.h"
 #include "mezzo/error.h"
-#include "mezzo/numpy.h"
+#include "mezzo/interchange/numpy.h"
 
 namespace mezzo::io {
 

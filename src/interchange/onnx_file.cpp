@@ -1,4 +1,4 @@
-#include "io/onnx_file.h"
+#include "interchange/onnx_file.h"
 
 #include <filesystem>
 

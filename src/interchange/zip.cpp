@@ -1,11 +1,11 @@
-#include "io/zip.h"
+#include "interchange/zip.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include <zlib.h>
 
-#include "io/digest.h"
+#include "io/crc.h"
 #include "io/json.h"
 #include "mezzo/error.h"
 
@@ -210,7 +210,7 @@ void ZipReader::read(void* to, std::size_t bytes) {
         const std::size_t got = s.unpack(static_cast<char*>(to), bytes);
         check(got == bytes, ErrorKind::io, s.where, ": it ends after ", s.done + got, " bytes");
     }
-    s.crc = crc32_of(s.crc, to, bytes);
+    s.crc = crc32(s.crc, to, bytes);
     s.done += bytes;
 }
 
@@ -329,7 +329,7 @@ void ZipWriter::write(const void* from, std::size_t bytes) {
     State& s = *state_;
     if (bytes == 0) return;
     ZipMember& member = s.members.back();
-    member.crc = crc32_of(member.crc, from, bytes);
+    member.crc = crc32(member.crc, from, bytes);
     member.size += bytes;
     if (!s.compressed) return s.out(from, bytes);
     const char* const data = static_cast<const char*>(from);

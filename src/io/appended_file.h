@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "core/internal.h"
+
 namespace mezzo::io {
 
-class AppendedFile {
+class MEZZO_INTERNAL AppendedFile {
 public:
     // Creates the file, or appends to it. With `fresh` it must not exist yet. Error messages begin with `op`.
     AppendedFile(const char* op, const std::string& path, bool fresh);

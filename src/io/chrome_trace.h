@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/internal.h"
 #include "io/file.h"
 
 namespace mezzo::io {
@@ -16,7 +17,7 @@ using TraceArguments = std::vector<std::pair<std::string, TraceArgument>>;
 
 // Writes one event after another; finish() replaces PATH. All functions throw Error(io) if the file cannot be
 // written. In texts that are not valid UTF-8, replacement characters are written. Times are in nanoseconds.
-class ChromeTrace {
+class MEZZO_INTERNAL ChromeTrace {
 public:
     // Error texts begin with `op`.
     ChromeTrace(const char* op, const std::string& path);

@@ -1,9 +1,8 @@
 #include "io/digest.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 
+#include "io/crc.h"
 #include "io/json.h"
 #include "mezzo/error.h"
 
@@ -26,7 +25,7 @@ std::uint32_t header_digest(Header header) {
     std::sort(header.metadata.begin(), header.metadata.end());
     sort_by_place(header.tensors);
     const std::string text = header_text(header);
-    return crc32_of(0, text.data(), text.size());
+    return crc32(0, text.data(), text.size());
 }
 
 std::uint32_t parse_digest(std::string_view text, const std::string& where) {
@@ -43,10 +42,6 @@ std::uint32_t parse_digest(std::string_view text, const std::string& where) {
 }
 
 }  // namespace
-
-std::uint32_t crc32_of(std::uint32_t before, const void* data, std::size_t bytes) {
-    return std::uint32_t(crc32_z(before, static_cast<const unsigned char*>(data), bytes));
-}
 
 void add_digests(Header& header, const std::vector<std::uint32_t>& tensors) {
     std::string all;

@@ -2,7 +2,6 @@
 // flipped bit always changes a CRC-32, and so do flipped bits within a run of 32.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,9 +13,6 @@ namespace mezzo::io {
 
 // Prefix of metadata names that are digests; users can neither read nor write these entries.
 inline constexpr std::string_view digest_prefix = "mezzo.crc32.";
-
-// Returns the CRC-32 of zlib and gzip. `before` is the CRC of the preceding bytes, 0 at the start.
-std::uint32_t crc32_of(std::uint32_t before, const void* data, std::size_t bytes);
 
 // Adds the entries for the tensors' digests, which are in the order of the data. The length of the header's
 // text does not depend on the digests.

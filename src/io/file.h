@@ -7,12 +7,14 @@
 #include <string>
 #include <string_view>
 
+#include "core/internal.h"
+
 namespace mezzo::io {
 
 using namespace std::chrono_literals;
 
 // A regular file, open for reading. Reads the file that was opened even if another takes its name.
-class InputFile {
+class MEZZO_INTERNAL InputFile {
 public:
     // Error messages begin with `op`.
     InputFile(const char* op, const std::string& path);
@@ -33,12 +35,12 @@ private:
 // Returns the first bytes, which file_kind() examines.
 std::string begin_of(const InputFile& file);
 // Throws Error(io) that names the kind of a file that does not begin with `magic`, if the kind is known.
-void refuse_other_kind(const std::string& where, const InputFile& file, std::string_view magic,
-                       const char* wanted);
+MEZZO_INTERNAL void refuse_other_kind(const std::string& where, const InputFile& file, std::string_view magic,
+                                      const char* wanted);
 
 // Returns the text of a file of at most `limit` bytes, without a byte order mark in front. Throws Error(io)
 // also for a Git LFS pointer and an HTML page.
-std::string read_text(const char* op, const std::string& path, std::uint64_t limit);
+MEZZO_INTERNAL std::string read_text(const char* op, const std::string& path, std::uint64_t limit);
 
 // Writes PATH.mezzo-partial and renames it to PATH on commit(), so that PATH is at any moment the whole old
 // file or the whole new one, also after a crash of the program or the system. Without commit() the partial
@@ -52,7 +54,7 @@ std::string read_text(const char* op, const std::string& path, std::uint64_t lim
 // another writer of the same path is active, the constructor waits: it sends a line to the log sink after a
 // second, and throws Error(io) ten seconds after a signal, or if the other writer's file has not grown for
 // `patience`. A large file may take minutes to reach the disk after its last byte.
-class ReplacedFile {
+class MEZZO_INTERNAL ReplacedFile {
 public:
     ReplacedFile(const char* op, const std::string& path, std::chrono::milliseconds patience = 300s);
     ~ReplacedFile();

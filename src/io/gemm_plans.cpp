@@ -1,7 +1,6 @@
 // Reads and writes files of GEMM plans: save_gemm_plans() and load_gemm_plans() of mezzo/cuda.h.
 // docs/internals/cuda.md describes the format.
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include <map>
 
 #include "core/backend.h"
+#include "io/crc.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "kernels/gemm_plan.h"
@@ -124,9 +124,7 @@ std::string groups_text(const std::vector<Group>& groups) {
     return text + "]";
 }
 
-std::uint64_t checksum(std::string_view text) {
-    return crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size()));
-}
+std::uint64_t checksum(std::string_view text) { return io::crc32(0, text.data(), text.size()); }
 
 // A JSON object of a file. Error messages begin with `where`.
 class Object {

@@ -6,10 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/internal.h"
+
 namespace mezzo::io {
 
 enum class JsonKind : std::uint8_t { null, boolean, natural, negative, real, string, array, object };
-const char* name(JsonKind kind);  // for error messages: "a string", "a negative number"
+MEZZO_INTERNAL const char* name(JsonKind kind);  // for error messages: "a string", "a negative number"
 
 // A value that is neither array nor object.
 struct JsonScalar {
@@ -36,7 +38,7 @@ void parse_json(std::string_view text, const std::string& where, JsonHandler& ha
 
 struct JsonMember;
 // A value as a tree.
-struct JsonValue : JsonScalar {
+struct MEZZO_INTERNAL JsonValue : JsonScalar {
     std::vector<JsonMember> members;  // of an object, in the order of the text
     std::vector<JsonValue> items;     // of an array
     const JsonValue* find(std::string_view key) const;
@@ -47,14 +49,15 @@ struct JsonMember {
 };
 // Parses a whole text into a tree. Refuses names that occur twice in an object, more than 64 levels and more
 // than max_values values, each of which takes at least 100 bytes.
-JsonValue parse_json_tree(std::string_view text, const std::string& where, int max_values = 1000000);
+MEZZO_INTERNAL JsonValue parse_json_tree(std::string_view text, const std::string& where,
+                                         int max_values = 1000000);
 
 // Returns the position of the first byte that is not part of valid UTF-8, or the size of the text.
-std::size_t first_invalid_utf8(std::string_view text);
+MEZZO_INTERNAL std::size_t first_invalid_utf8(std::string_view text);
 // Appends text in JSON quotes; the text must be valid UTF-8.
-void append_quoted(std::string& out, std::string_view text);
+MEZZO_INTERNAL void append_quoted(std::string& out, std::string_view text);
 // Formats a name from a file for an error message: quoted, control characters escaped, shortened beyond 120
 // bytes.
-std::string shown(std::string_view text);
+MEZZO_INTERNAL std::string shown(std::string_view text);
 
 }  // namespace mezzo::io

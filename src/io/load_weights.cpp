@@ -117,27 +117,4 @@ LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOp
     return report;
 }
 
-std::string bert_name(std::string_view name, std::string_view prefix) {
-    if (name.starts_with("bert.")) name.remove_prefix(5);
-    if (name == "embeddings.position_ids") return {};
-    std::string result;
-    if (name.starts_with("embeddings.") || name.starts_with("encoder.") || name.starts_with("pooler."))
-        result = prefix;
-    const std::size_t dot = name.rfind('.');
-    const bool gamma = name.ends_with("LayerNorm.gamma"), beta = name.ends_with("LayerNorm.beta");
-    result += gamma || beta ? name.substr(0, dot + 1) : name;
-    if (gamma) result += "weight";
-    if (beta) result += "bias";
-    return result;
-}
-
-std::string resnet_name(std::string_view name) {
-    if (name.starts_with("module.")) name.remove_prefix(7);
-    std::string result(name);
-    if (name.starts_with("linear.")) result.replace(0, 6, "fc");
-    if (const std::size_t at = result.find(".shortcut."); at != result.npos)
-        result.replace(at + 1, 8, "downsample");
-    return result;
-}
-
 }  // namespace mezzo::io

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/internal.h"
+
 namespace mezzo::io {
 
 template <class T> std::string little_endian(T value) {
@@ -15,7 +17,7 @@ template <class T> std::string little_endian(T value) {
 }
 
 // A message under construction. Fields with the default value are written too.
-class Message {
+class MEZZO_INTERNAL Message {
 public:
     Message& varint(int field, std::uint64_t value);
     Message& number(int field, double value);

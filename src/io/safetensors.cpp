@@ -6,12 +6,12 @@
 
 #include "core/file_kind.h"
 #include "core/visit_dtype.h"
+#include "io/crc.h"
 #include "io/digest.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/header.h"
 #include "io/json.h"
-#include "io/npy.h"
 
 namespace mezzo::io {
 
@@ -20,14 +20,6 @@ namespace mezzo::io {
 static constexpr std::size_t cache_piece = 1 << 18;
 
 static_assert(std::endian::native == std::endian::little);
-
-Elements elements_of(const Tensor& tensor) {
-    if (tensor.numel() == 0) return {};
-    const void* const data = visit_dtype(
-        tensor.dtype(), [&]<class T>(std::type_identity<T>) -> const void* { return tensor.data<T>(); });
-    // Only readers of files write through this pointer, to tensors that nothing else refers to yet.
-    return {const_cast<void*>(data), std::size_t(tensor.numel()) * size_of(tensor.dtype())};
-}
 
 struct SafeTensorsData {
     std::string where;  // "safetensors: PATH"
@@ -88,7 +80,7 @@ void SafeTensorsData::read_bytes(const TensorInfo& info, void* to) const {
         const auto bytes = std::size_t(std::min<std::uint64_t>(cache_piece, info.bytes - done));
         char* const at = static_cast<char*>(to) + done;
         file.read(begin + done, at, bytes);
-        digest = crc32_of(digest, at, bytes);
+        digest = crc32(digest, at, bytes);
     }
     const std::uint32_t said = digests[std::size_t(&info - header.tensors.data())];
     if (digest != said)
@@ -99,12 +91,13 @@ void SafeTensorsData::read_bytes(const TensorInfo& info, void* to) const {
 Tensor SafeTensorsData::read(const TensorInfo& info) const {
     constexpr std::string_view widened[] = {"I8", "I16", "U16", "U32", "U64"};
     if (std::find(std::begin(widened), std::end(widened), info.dtype) != std::end(widened)) {
-        const NpyHeader as_npy{.kind = info.dtype[0] == 'I' ? 'i' : 'u',
-                               .bytes = find_file_dtype(info.dtype)->bits / 8,
-                               .shape = info.shape,
-                               .data_bytes = info.bytes};
-        const NpySource next = [&](void* to, std::size_t) { read_bytes(info, to); };
-        return read_npy_elements(where + ": tensor " + shown(info.name), as_npy, next);
+        const FileDtype& type = *find_file_dtype(info.dtype);
+        const Tensor result = empty(info.shape, {.dtype = type.bits < 32 ? int32 : int64});
+        std::vector<char> raw(std::size_t(info.bytes));
+        read_bytes(info, raw.data());
+        widen_integers(where + ": tensor " + shown(info.name), raw, info.dtype[0] == 'I', type.bits / 8,
+                       result);
+        return result;
     }
     const std::optional<Dtype> dtype = find_file_dtype(info.dtype)->dtype;
     check(dtype.has_value(), ErrorKind::dtype, where, ": tensor ", shown(info.name), " is ", info.dtype,
@@ -212,7 +205,7 @@ std::uint32_t write_digested(ReplacedFile& file, const Elements& from) {
     for (std::size_t done = 0; done < from.bytes; done += cache_piece) {
         const char* const at = static_cast<const char*>(from.data) + done;
         const std::size_t bytes = std::min(cache_piece, from.bytes - done);
-        digest = crc32_of(digest, at, bytes);
+        digest = crc32(digest, at, bytes);
         file.write(at, bytes);
     }
     return digest;

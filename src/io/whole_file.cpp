@@ -1,4 +1,4 @@
-#include "data/whole_file.h"
+#include "io/whole_file.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 #include "core/regular_file.h"
 #include "mezzo/error.h"
 
-namespace mezzo::data {
+namespace mezzo::io {
 
 namespace {
 
@@ -55,4 +55,4 @@ std::vector<std::string> file_lines(const char* op, const std::string& path) {
     return lines;
 }
 
-}  // namespace mezzo::data
+}  // namespace mezzo::io

@@ -3,12 +3,13 @@
 
 #include <atomic>
 
+#include "core/internal.h"
 #include "kernels/kernel.h"
 
 namespace mezzo {
 
 // Cache of an op's kernel per device type. Each is looked up in the registry once.
-class KernelCache {
+class MEZZO_INTERNAL KernelCache {
 public:
     constexpr explicit KernelCache(const KernelId& id) : id_(&id) {}
     KernelCache(const KernelCache&) = delete;
@@ -32,7 +33,7 @@ private:
 
 // Runs the CPU's kernel on copies of the tensors in host memory, and copies the results back. Throws
 // Error(backend), in the name of `op`, if the CPU has no kernel either.
-void run_on_cpu(const char* op, const KernelCache& kernels, In in, const void* at, Out out);
+MEZZO_INTERNAL void run_on_cpu(const char* op, const KernelCache& kernels, In in, const void* at, Out out);
 
 // A kernel outside any op, for writes that no graph records: fills, copies into existing tensors, random
 // numbers, products added to a gradient. `op` is the name in errors.

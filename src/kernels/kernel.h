@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "core/internal.h"
 #include "mezzo/tensor.h"
 
 // For templates with an instance per op: hides their long names from the library's symbol table.
@@ -22,7 +23,7 @@ template <class A> using Kernel = void(In in, const A& at, Out out);
 struct KernelId {
     const char* name;
 };
-template <class A> inline constexpr KernelId kernel_id{A::name};
+template <class A> MEZZO_INTERNAL inline constexpr KernelId kernel_id{A::name};
 
 // A kernel whose attributes are passed by address; they are of the struct that its KernelId belongs to.
 using AnyKernel = void(In in, const void* at, Out out);

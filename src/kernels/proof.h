@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/internal.h"
 #include "mezzo/device.h"
 #include "mezzo/dtype.h"
 
@@ -57,7 +58,7 @@ struct ProofList {
 // Returns whether the fast path has passed its self-check on the device, and runs the check if there is no
 // result yet. Returns false (the plain path) if the check cannot run now, such as in a step that is being
 // captured. Does not throw.
-bool proven(FastPathId path, Device device, Dtype dtype = float32, int size = 0) noexcept;
+MEZZO_INTERNAL bool proven(FastPathId path, Device device, Dtype dtype = float32, int size = 0) noexcept;
 
 inline bool uses_fast_path(FastPath choice, FastPathId path, Device device, Dtype dtype = float32,
                            int size = 0) noexcept {

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "core/backend.h"
+#include "core/internal.h"
 #include "kernels/kernel.h"
 
 namespace mezzo {
@@ -29,7 +30,7 @@ struct BackendParts {
 void register_backend(DeviceType type, const BackendParts& parts);
 
 // The parts of a backend, or null in a process without it.
-const BackendParts* backend_parts(DeviceType type);
+MEZZO_INTERNAL const BackendParts* backend_parts(DeviceType type);
 
 // A backend's kernel for the attribute struct with this id, or null.
 AnyKernel* find_kernel(const KernelId& id, DeviceType type);

@@ -1,10 +1,10 @@
 // The encoder of BERT.
-#include "mezzo/bert.h"
+#include "mezzo/models/bert.h"
 
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 #include "mezzo/module_scope.h"
-#include "nn/bert_parts.h"
+#include "models/bert_parts.h"
 #include "nn/normal_weights.h"
 #include "nn/replace.h"
 

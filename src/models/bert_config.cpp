@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/config_reader.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "mezzo/io.h"
+#include "mezzo/error.h"
+#include "mezzo/models/bert_config.h"
+#include "models/config_reader.h"
 
 namespace mezzo::io {
 
@@ -128,6 +129,20 @@ std::string to_json(const nn::BertConfig& config) {
     out.add("id2label", '{' + names + '}');
     out.add("label2id", '{' + ids + '}');
     return out.text();
+}
+
+std::string bert_name(std::string_view name, std::string_view prefix) {
+    if (name.starts_with("bert.")) name.remove_prefix(5);
+    if (name == "embeddings.position_ids") return {};
+    std::string result;
+    if (name.starts_with("embeddings.") || name.starts_with("encoder.") || name.starts_with("pooler."))
+        result = prefix;
+    const std::size_t dot = name.rfind('.');
+    const bool gamma = name.ends_with("LayerNorm.gamma"), beta = name.ends_with("LayerNorm.beta");
+    result += gamma || beta ? name.substr(0, dot + 1) : name;
+    if (gamma) result += "weight";
+    if (beta) result += "bias";
+    return result;
 }
 
 }  // namespace mezzo::io

@@ -1,6 +1,6 @@
 // BERT as a classifier and as a masked language model.
 #include "mezzo/module_scope.h"
-#include "nn/bert_parts.h"
+#include "models/bert_parts.h"
 #include "nn/normal_weights.h"
 
 namespace mezzo::nn {

@@ -1,7 +1,7 @@
 // Helpers of the encoder and the heads of BERT.
 #pragma once
 
-#include "mezzo/bert.h"
+#include "mezzo/models/bert.h"
 
 namespace mezzo::nn {
 

@@ -1,5 +1,5 @@
 // Checks of the sizes of nn::Gpt and nn::Llama.
-#include "nn/causal_parts.h"
+#include "models/causal_parts.h"
 
 namespace mezzo::nn {
 

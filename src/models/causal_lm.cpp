@@ -1,9 +1,9 @@
 // Code shared by causal language models, and the cache of keys and values.
-#include "mezzo/causal_lm.h"
+#include "mezzo/models/causal_lm.h"
 
 #include <string>
 
-#include "nn/causal_parts.h"
+#include "models/causal_parts.h"
 #include "nn/heads.h"
 
 namespace mezzo::nn {

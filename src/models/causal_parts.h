@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "mezzo/autograd.h"
-#include "mezzo/causal_lm.h"
-#include "mezzo/gpt_config.h"
+#include "mezzo/models/causal_lm.h"
+#include "mezzo/models/gpt_config.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::nn {

@@ -1,5 +1,5 @@
 // Reads and checks the fields of a config.json.
-#include "io/config_reader.h"
+#include "models/config_reader.h"
 
 #include "mezzo/error.h"
 

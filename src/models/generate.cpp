@@ -1,11 +1,11 @@
 // generate(): continues texts with a language model.
-#include "mezzo/generate.h"
+#include "mezzo/models/generate.h"
 
 #include <algorithm>
 
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
-#include "nn/sampling.h"
+#include "models/sampling.h"
 
 namespace mezzo::nn {
 

@@ -1,11 +1,11 @@
 // The GPT-2 model.
-#include "mezzo/gpt.h"
+#include "mezzo/models/gpt.h"
 
 #include <cmath>
 
 #include "mezzo/attention_ops.h"
 #include "mezzo/module_scope.h"
-#include "nn/causal_parts.h"
+#include "models/causal_parts.h"
 #include "nn/heads.h"
 #include "nn/normal_weights.h"
 

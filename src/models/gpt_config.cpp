@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 
-#include "io/config_reader.h"
 #include "io/file.h"
 #include "mezzo/error.h"
-#include "mezzo/gpt_files.h"
+#include "mezzo/models/gpt_files.h"
+#include "models/config_reader.h"
 
 namespace mezzo::io {
 

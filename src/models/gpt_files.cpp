@@ -1,13 +1,13 @@
 // Loads and saves weights of nn::Gpt and nn::Llama, with their names in files, and whole folders.
-#include "mezzo/gpt_files.h"
+#include "mezzo/models/gpt_files.h"
 
 #include <filesystem>
 
-#include "io/config_reader.h"
 #include "io/file.h"
-#include "mezzo/gpt.h"
 #include "mezzo/io.h"
-#include "mezzo/llama.h"
+#include "mezzo/models/gpt.h"
+#include "mezzo/models/llama.h"
+#include "models/config_reader.h"
 
 namespace mezzo::io {
 

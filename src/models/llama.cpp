@@ -1,12 +1,12 @@
 // The Llama model.
-#include "mezzo/llama.h"
+#include "mezzo/models/llama.h"
 
 #include <cmath>
 
 #include "mezzo/attention_ops.h"
 #include "mezzo/module_scope.h"
 #include "mezzo/pointwise_ops.h"
-#include "nn/causal_parts.h"
+#include "models/causal_parts.h"
 #include "nn/heads.h"
 #include "nn/normal_weights.h"
 #include "nn/replace.h"

@@ -1,4 +1,4 @@
-#include "mezzo/resnet.h"
+#include "mezzo/models/resnet.h"
 
 #include "core/enumerators.h"
 #include "mezzo/autograd.h"
@@ -188,3 +188,16 @@ Tensor ResNet::operator()(const Tensor& images) const {
 }
 
 }  // namespace mezzo::nn
+
+namespace mezzo::io {
+
+std::string resnet_name(std::string_view name) {
+    if (name.starts_with("module.")) name.remove_prefix(7);
+    std::string result(name);
+    if (name.starts_with("linear.")) result.replace(0, 6, "fc");
+    if (const std::size_t at = result.find(".shortcut."); at != result.npos)
+        result.replace(at + 1, 8, "downsample");
+    return result;
+}
+
+}  // namespace mezzo::io

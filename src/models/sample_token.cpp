@@ -4,7 +4,7 @@
 
 #include "core/philox.h"
 #include "mezzo/error.h"
-#include "nn/sampling.h"
+#include "models/sampling.h"
 
 namespace mezzo::nn {
 

@@ -1,7 +1,7 @@
 // Checks of generate()'s sampling options.
 #pragma once
 
-#include "mezzo/generate.h"
+#include "mezzo/models/generate.h"
 
 namespace mezzo::nn {
 

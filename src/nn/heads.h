@@ -4,14 +4,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/internal.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo::nn {
 
 // Splits x [batch, length, sum of heads * dim], concatenated projections, into views [batch, heads, length,
 // dim], one per projection.
-Tensors split_heads(const Tensor& x, const std::vector<std::int64_t>& heads);
+MEZZO_INTERNAL Tensors split_heads(const Tensor& x, const std::vector<std::int64_t>& heads);
 // [batch, heads, length, dim] -> [batch, length, heads * dim].
-Tensor join_heads(const Tensor& x);
+MEZZO_INTERNAL Tensor join_heads(const Tensor& x);
 
 }  // namespace mezzo::nn

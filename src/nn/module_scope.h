@@ -3,12 +3,13 @@
 
 #include <vector>
 
+#include "core/internal.h"
 #include "mezzo/module_scope.h"
 
 namespace mezzo::nn {
 
 // While an object exists, in any thread, all threads record their running modules.
-class ModuleScopesWanted {
+class MEZZO_INTERNAL ModuleScopesWanted {
 public:
     ModuleScopesWanted() noexcept;
     ~ModuleScopesWanted();

@@ -1,11 +1,11 @@
-#include "insight/places.h"
+#include "nn/places.h"
 
 #include <algorithm>
 
 #include "autograd/extra.h"
 #include "core/tensor_impl.h"
 
-namespace mezzo::insight {
+namespace mezzo::nn {
 
 namespace {
 
@@ -109,4 +109,4 @@ int Places::of_node(const Node& node) const {
     return found != nodes_.end() && found->first == node.sequence ? found->second : -1;
 }
 
-}  // namespace mezzo::insight
+}  // namespace mezzo::nn

@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "autograd/row.h"
+#include "core/internal.h"
 #include "mezzo/module.h"
 #include "nn/module_scope.h"
 
-namespace mezzo::insight {
+namespace mezzo::nn {
 
 // Paths of a model's modules and names of its parameters. An op that reads a parameter belongs to the
 // parameter's module; any other op to the innermost module that is running (nn::ModuleScope).
-class Places {
+class MEZZO_INTERNAL Places {
 public:
     explicit Places(const nn::Module* model);  // null: every path is ""
 
@@ -31,7 +32,7 @@ public:
     int of_node(const Node& node) const;
 
 private:
-    class Lister;
+    class [[gnu::visibility("hidden")]] Lister;
     using Copy =
         std::pair<std::string, const TensorImpl*>;  // type and first parameter, alike in copies of a module
     int number_of(const std::string& path);
@@ -50,4 +51,4 @@ private:
     std::vector<std::pair<std::uint64_t, int>> nodes_;  // by sequence, growing
 };
 
-}  // namespace mezzo::insight
+}  // namespace mezzo::nn

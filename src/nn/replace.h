@@ -1,6 +1,7 @@
 // Replacement of the elements of a tensor, which stays the same object.
 #pragma once
 
+#include "core/internal.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo::nn {
@@ -12,7 +13,7 @@ void replace_elements(const Tensor& tensor, const Tensor& value);
 // Moves the elements of contiguous tensors into one allocation, directly behind each other
 // (core/side_by_side.h), by replace_elements(). Does nothing if they lie like that already, or differ in
 // dtype or device.
-void place_side_by_side(const Tensors& tensors);
+MEZZO_INTERNAL void place_side_by_side(const Tensors& tensors);
 
 // The groups of tensors that lie directly behind each other in memory.
 std::vector<Tensors> groups_side_by_side(const Tensors& tensors);

@@ -1,6 +1,7 @@
 // The running statistics of a batch norm.
 #pragma once
 
+#include "core/internal.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -12,7 +13,7 @@ struct RunningStatistics {
 };
 // Updates them by the formula of kernels::BatchNorm, after a batch of n values per channel with this mean and
 // this biased variance.
-void update_running(const RunningStatistics& running, const Tensor& mean, const Tensor& variance, double n,
-                    double momentum);
+MEZZO_INTERNAL void update_running(const RunningStatistics& running, const Tensor& mean,
+                                   const Tensor& variance, double n, double momentum);
 
 }  // namespace mezzo

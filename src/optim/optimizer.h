@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/internal.h"
 #include "core/scale_parts.h"
 #include "mezzo/optim.h"
 #include "optim/kind.h"
@@ -18,7 +19,7 @@
 namespace mezzo::optim {
 
 // One parameter and its state. Tensors are made at the first step and follow the parameter's device.
-struct Slot {
+struct MEZZO_INTERNAL Slot {
     Tensor param;
     std::string name;                  // "" when made from unnamed parameters
     Tensor master;                     // float32, of a 16-bit parameter with master weights
@@ -43,7 +44,7 @@ class CustomOptimizer;
 
 // Data of an Optimizer. Captured steps that update it also hold a reference, because they may be replayed
 // after the Optimizer is destroyed.
-struct OptimizerImpl {
+struct MEZZO_INTERNAL OptimizerImpl {
     std::atomic<std::uint32_t> refs{0};
     std::shared_ptr<const Kind> kind;
     const char* type = "";            // the kind's

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <map>
 
-#include "data/pair_merger.h"
-#include "data/words.h"
 #include "mezzo/error.h"
+#include "text/pair_merger.h"
+#include "text/words.h"
 
 namespace mezzo::data {
 

@@ -1,4 +1,4 @@
-#include "data/pair_merger.h"
+#include "text/pair_merger.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "mezzo/error.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
 
 namespace mezzo::data {
 

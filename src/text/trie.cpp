@@ -1,4 +1,4 @@
-#include "data/trie.h"
+#include "text/trie.h"
 
 #include <algorithm>
 #include <array>

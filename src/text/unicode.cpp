@@ -1,4 +1,4 @@
-#include "data/unicode.h"
+#include "text/unicode.h"
 
 #include <utf8proc.h>
 

@@ -7,12 +7,12 @@
 
 #include "core/ref.h"
 #include "cpu/parallel.h"
-#include "data/trie.h"
-#include "data/truncation.h"
-#include "data/whole_file.h"
-#include "data/words.h"
+#include "io/whole_file.h"
 #include "mezzo/error.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
+#include "text/trie.h"
+#include "text/truncation.h"
+#include "text/words.h"
 
 namespace mezzo::data {
 
@@ -237,7 +237,7 @@ bool Encoder::match(const Word& word, Encoding& out) const {
 
 WordPiece::WordPiece(detail::WordPieceState* state) : state_(state) { add_reference(state_->refs); }
 WordPiece::WordPiece(const std::string& vocab_path, const WordPieceOptions& options)
-    : WordPiece(new State(file_lines("WordPiece", vocab_path), options, vocab_path)) {}
+    : WordPiece(new State(io::file_lines("WordPiece", vocab_path), options, vocab_path)) {}
 WordPiece WordPiece::from_vocabulary(std::vector<std::string> tokens, const WordPieceOptions& options) {
     return WordPiece(new State(std::move(tokens), options, "the vocabulary"));
 }

@@ -1,4 +1,4 @@
-#include "data/words.h"
+#include "text/words.h"
 
 namespace mezzo::data {
 

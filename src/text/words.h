@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/unicode.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
+#include "text/unicode.h"
 
 namespace mezzo::data {
 

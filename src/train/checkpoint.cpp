@@ -1,12 +1,12 @@
 // Saves a training run as an io::Checkpoint, and loads it either completely or not at all.
-#include "mezzo/checkpoint.h"
+#include "mezzo/train/checkpoint.h"
 
 #include <algorithm>
 #include <exception>
 
 #include "mezzo/device.h"
-#include "mezzo/distributed_state.h"
-#include "training/checkpoint_header.h"
+#include "mezzo/distributed/state.h"
+#include "train/checkpoint_header.h"
 
 namespace mezzo::training {
 

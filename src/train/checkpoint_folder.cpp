@@ -18,8 +18,8 @@
 
 #include "core/enumerators.h"
 #include "core/log.h"
-#include "distributed/group_impl.h"
-#include "mezzo/checkpoint.h"
+#include "mezzo/distributed/state.h"
+#include "mezzo/train/checkpoint.h"
 
 namespace fs = std::filesystem;
 
@@ -64,21 +64,10 @@ void remove_abandoned(const fs::path& path) {
 template <class Work>
 void by_leader(const distributed::Group* group, const std::string& folder, const Work& work) {
     if (group == nullptr || group->size() == 1) return work();
-    std::exception_ptr error;
-    try {
-        if (group->leader()) work();
-    } catch (...) {
-        error = std::current_exception();
-    }
-    bool good = false;
-    try {
-        good = group->all(error == nullptr);
-    } catch (...) {
-        if (!error) throw;  // otherwise this rank's own error is the cause
-    }
-    if (error) std::rethrow_exception(error);
-    if (!good) group->impl().heard_of_failure();
-    check(good, ErrorKind::io, "CheckpointFolder: ", folder, ": rank 0 could not save; its error says why");
+    distributed::together(*group,
+                          "CheckpointFolder: " + folder + ": rank 0 could not save; its error says why", [&] {
+                              if (group->leader()) work();
+                          });
 }
 
 // Whether a checkpoint can be read, with all its tensors.

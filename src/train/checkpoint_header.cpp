@@ -1,4 +1,4 @@
-#include "training/checkpoint_header.h"
+#include "train/checkpoint_header.h"
 
 #include <charconv>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/checkpoint.h"
+#include "mezzo/train/checkpoint.h"
 
 namespace mezzo::training {
 

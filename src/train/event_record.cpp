@@ -1,4 +1,4 @@
-#include "io/event_record.h"
+#include "train/event_record.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include <zlib.h>
 
-#include "io/crc32c.h"
+#include "io/crc.h"
 #include "mezzo/error.h"
 
 namespace mezzo::io {

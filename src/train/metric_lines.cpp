@@ -14,7 +14,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "mezzo/error.h"
-#include "mezzo/metrics.h"
+#include "mezzo/train/metrics.h"
 
 namespace mezzo::io {
 

@@ -1,4 +1,4 @@
-#include "mezzo/progress.h"
+#include "mezzo/train/progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "mezzo/stop_signals.h"
+#include "mezzo/train/stop_signals.h"
 
 #include <atomic>
 #include <csignal>

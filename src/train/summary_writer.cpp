@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 
 #include "io/appended_file.h"
-#include "io/event_record.h"
 #include "io/json.h"
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
-#include "mezzo/metrics.h"
 #include "mezzo/ops.h"
+#include "mezzo/train/metrics.h"
+#include "train/event_record.h"
 
 namespace mezzo::io {
 

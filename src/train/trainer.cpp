@@ -1,5 +1,5 @@
 // The training loop, step by step. Written to be read together with the header, and copied from.
-#include "mezzo/trainer.h"
+#include "mezzo/train/trainer.h"
 
 #include <cmath>
 
@@ -19,6 +19,12 @@ amp::GradScalerOptions scaler_options(const TrainerOptions& options) {
     // Only float16 has such a small range that its gradients need scaling.
     result.enabled = options.precision == Precision::float16 && result.enabled;
     return result;
+}
+
+bool computes_in_16_bits(const amp::Handle& preset) {
+    const amp::Properties& p = preset.properties();
+    return p.autocast || p.cast_model_type == amp::CastModel::to_float16 ||
+           p.cast_model_type == amp::CastModel::to_bfloat16;
 }
 
 // Finds parameters that a backward reaches and that no module lists, so that they are neither trained nor
@@ -48,9 +54,10 @@ Trainer::Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOp
     check(o.epochs >= 1 && o.accumulate >= 1 && o.log_every >= 1, ErrorKind::value, "Trainer: epochs is ",
           o.epochs, ", accumulate is ", o.accumulate, ", log_every is ", o.log_every,
           "; all must be positive");
-    check(o.max_steps >= 0 && o.patience >= 0 && o.checkpoint_every >= 0, ErrorKind::value,
-          "Trainer: max_steps is ", o.max_steps, ", patience ", o.patience, ", checkpoint_every ",
-          o.checkpoint_every, "; none may be negative");
+    check(o.max_steps >= 0 && o.patience >= 0 && o.checkpoint_every >= 0 && o.evaluate_every >= 0,
+          ErrorKind::value, "Trainer: max_steps is ", o.max_steps, ", patience ", o.patience,
+          ", checkpoint_every ", o.checkpoint_every, ", evaluate_every ", o.evaluate_every,
+          "; none may be negative");
     check_enumerator("Trainer", "precision", o.precision, Precision::float16);
     check_enumerator("Trainer", "better", o.better, Better::lower);
     check(std::find(o.logs.begin(), o.logs.end(), nullptr) == o.logs.end(), ErrorKind::value,
@@ -60,6 +67,11 @@ Trainer::Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOp
     const bool monitors = o.patience > 0 || o.plateau != nullptr || o.keep_best > 0;
     check(!monitors || (o.evaluate && !o.monitor.empty()), ErrorKind::value,
           "Trainer: patience, plateau and keep_best need evaluate and monitor");
+    check(o.evaluate_every == 0 || o.evaluate, ErrorKind::value, "Trainer: evaluate_every is ",
+          o.evaluate_every, ", and there is no evaluate");
+    check(o.preset == nullptr || (o.precision == Precision::float32 && o.accumulate == 1), ErrorKind::value,
+          "Trainer: precision ", int(o.precision), " and accumulate ", o.accumulate,
+          " with a preset; the preset replaces the precision, and takes one batch per step");
 }
 
 amp::AutocastOptions Trainer::autocast() const {
@@ -92,6 +104,7 @@ void Trainer::begin(LoaderRef loader, Size batches) {
     }
     if (!options_.checkpoints.empty()) {
         CheckpointParts parts{.model = model_, .optimizer = optimizer_, .scaler = scaler_, .loader = loader};
+        if (options_.preset != nullptr) parts.scaler = *options_.preset;
         if (options_.plateau != nullptr) parts.schedule = *options_.plateau;
         if (options_.average != nullptr) parts.average = *options_.average;
         parts.others = options_.others;
@@ -110,6 +123,8 @@ void Trainer::begin(LoaderRef loader, Size batches) {
     if (loader.position().samples == 0) batch_ = 0;
     optimizer_.zero_grad();
     if (!model_.training()) model_.train();
+    status_.lr = optimizer_.lr();
+    if (options_.on_start) (*options_.on_start)(status_);
     agree_to_stop();
     stop_called_ = false;  // the fit that begins ends by it, once
 }
@@ -127,7 +142,10 @@ void Trainer::add_gradients(const Tensor& loss, double weight) {
         if (options_.parallel != nullptr && accumulated_ + 1 < parts_) here.emplace(*options_.parallel);
         std::optional<UnlistedWatch> watch;
         if (status_.step == 0 && accumulated_ == 0) watch.emplace();
-        scaler_.scale(part).backward();
+        if (options_.preset != nullptr)
+            options_.preset->scale_loss(part, optimizer_, [](const Tensor& scaled) { scaled.backward(); });
+        else
+            scaler_.scale(part).backward();
         if (watch) watch->found().warn("Trainer");
     }
     const Tensor shown = size_of(part.dtype()) < 4 ? part.detach().to(float32) : part.detach();
@@ -136,14 +154,24 @@ void Trainer::add_gradients(const Tensor& loss, double weight) {
     ++batch_;
 }
 
-void Trainer::step(bool ends_epoch) {
+// Clips the gradients and updates the parameters, unless a gradient has overflowed.
+void Trainer::update() {
+    const bool scaled = options_.preset == nullptr;  // a preset has unscaled the gradients already
     if (options_.max_norm > 0) {
-        scaler_.unscale_(optimizer_);
+        if (scaled) scaler_.unscale_(optimizer_);
         nn::clip_grad_norm_(optimizer_.parameters(), options_.max_norm);
     }
-    scaler_.step(optimizer_);
-    scaler_.update();
+    if (scaled) {
+        scaler_.step(optimizer_);
+        scaler_.update();
+    } else {
+        optimizer_.step();
+    }
     optimizer_.zero_grad();
+}
+
+void Trainer::step(bool ends_epoch) {
+    update();
     status_.lr = optimizer_.lr();
     if (options_.scheduler != nullptr) options_.scheduler->step();
     if (options_.average != nullptr) options_.average->update_parameters(model_);
@@ -152,11 +180,17 @@ void Trainer::step(bool ends_epoch) {
     accumulated_ = 0;
     evaluated_ = false;
     ++unreported_;
-    if (++status_.step % options_.log_every == 0) report();
+    const auto every = [&](std::int64_t steps) { return steps > 0 && status_.step % steps == 0; };
+    ++status_.step;
+    if (every(options_.log_every)) report();
+    const bool last = ends_epoch || (batches_ && batch_ >= *batches_) || reached_end();
+    if (every(options_.evaluate_every) && !last) {  // end_epoch() evaluates after the last step
+        report();
+        evaluate();
+    }
     if (options_.on_step) (*options_.on_step)(status_);
     agree_to_stop();
-    const bool due = options_.checkpoint_every > 0 && status_.step % options_.checkpoint_every == 0;
-    if (due && !stopping_ && !ends_epoch) save();
+    if (every(options_.checkpoint_every) && !stopping_ && !ends_epoch) save();
 }
 
 // Reads the losses, which stay on the device until then.
@@ -166,8 +200,8 @@ void Trainer::report() {
     status_.loss = mean.item<double>() / double(unreported_);
     status_.skipped = optimizer_.skipped_steps();
     io::Metrics metrics{{"loss", status_.loss}, {"lr", status_.lr}};
-    if (scaler_.is_enabled()) {
-        status_.scale = scaler_.get_scale();
+    if (options_.preset != nullptr ? computes_in_16_bits(*options_.preset) : scaler_.is_enabled()) {
+        status_.scale = scaler().get_scale();
         metrics.insert(metrics.end(), {{"scale", *status_.scale}, {"skipped", double(status_.skipped)}});
     }
     losses_ = Tensor();
@@ -192,7 +226,7 @@ void Trainer::end_epoch(bool whole) {
         batch_ = 0;
     }
     if (over || !stopping_) {
-        evaluate();
+        if (!evaluated_) evaluate();  // evaluate_every may have done so after the last step
         if (options_.on_epoch) (*options_.on_epoch)(status_);
         agree_to_stop();
     }
@@ -226,10 +260,14 @@ void Trainer::evaluate() {
     not_best_ = best ? 0 : not_best_ + 1;
 }
 
+// Mean losses begin anew with each checkpoint, so that the log of a resumed training is that of an
+// uninterrupted one.
 void Trainer::save() {
-    if (folder_)
-        folder_->save(*checkpoint_,
-                      {.step = status_.step, .metrics = evaluated_ ? status_.metrics : io::Metrics()});
+    if (!folder_) return;
+    report();
+    for (io::MetricWriter* const log : options_.logs) log->flush();
+    folder_->save(*checkpoint_,
+                  {.step = status_.step, .metrics = evaluated_ ? status_.metrics : io::Metrics()});
 }
 
 bool Trainer::reached_end() const {

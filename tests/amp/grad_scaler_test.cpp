@@ -1,5 +1,5 @@
 // The loss scaler: one step's numbers, skipping, growth, floor.
-#include "tests/scaler_bench.h"
+#include "tests/amp/scaler_bench.h"
 
 TEST_CASE("scaler: defaults and validation", "[scaler]") {
     const GradScaler scaler;

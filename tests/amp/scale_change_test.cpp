@@ -1,6 +1,6 @@
 // Gradients whose scale is no longer the scaler's: from before an update(), or from another scaler.
 #include "mezzo/mezzo.h"
-#include "tests/scaler_bench.h"
+#include "tests/amp/scaler_bench.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "mezzo/mezzo.h"
-#include "tests/scaler_bench.h"
+#include "tests/amp/scaler_bench.h"
 
 namespace {
 

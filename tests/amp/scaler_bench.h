@@ -11,7 +11,7 @@
 #include "mezzo/log.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using amp::GradScaler;

@@ -1,5 +1,5 @@
 // The loss scaler: saving, accumulation, what counts as overflow, the order of calls, errors.
-#include "tests/scaler_bench.h"
+#include "tests/amp/scaler_bench.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include "mezzo/amp.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using amp::Autocast;

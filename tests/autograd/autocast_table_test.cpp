@@ -1,5 +1,5 @@
 // Makes the table of autocast policies in docs/guide/numerics.md from the op schemas. It is compared with the
-// page by tests/autocast_doc_test.py, which writes it there with --write.
+// page by tests/docs/autocast_doc_test.py, which writes it there with --write.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <map>

@@ -4,7 +4,7 @@
 
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "mezzo/insight.h"
+#include "mezzo/insight/insight.h"
 #include "mezzo/nn.h"
 
 using namespace mezzo;

@@ -4,7 +4,7 @@
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 
 #include "mezzo/autocast.h"
 #include "mezzo/mezzo.h"
-#include "tests/gemm_options_scope.h"
-#include "tests/support.h"
+#include "tests/cpu/gemm_options_scope.h"
+#include "tests/support/support.h"
 
 namespace {
 

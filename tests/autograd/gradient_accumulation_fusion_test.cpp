@@ -5,7 +5,7 @@
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -7,7 +7,7 @@
 #include "autograd/observer.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

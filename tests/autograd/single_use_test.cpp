@@ -5,7 +5,7 @@
 #include "autograd/extra.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

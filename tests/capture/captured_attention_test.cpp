@@ -3,9 +3,10 @@
 #include <catch2/catch.hpp>
 
 #include "core/side_by_side.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "mezzo/models/bert.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -1,11 +1,11 @@
 // Training steps of nn::Gpt and nn::Llama as captured steps: on a GPU, or on the emulated device.
 #include <catch2/catch.hpp>
 
-#include "causal_models.h"
 #include "mezzo/amp.h"
 #include "mezzo/capture.h"
 #include "mezzo/optim.h"
-#include "support.h"
+#include "tests/models/causal_models.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 

@@ -3,9 +3,9 @@
 
 #include "core/capture.h"
 #include "core/tensor_impl.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

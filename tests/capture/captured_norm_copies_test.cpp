@@ -1,9 +1,9 @@
 // 16-bit copies of norms' results in captured steps: made by the step, or made before it.
 #include <catch2/catch.hpp>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

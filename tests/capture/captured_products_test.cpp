@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "mezzo/mezzo.h"
-#include "tests/gemm_options_scope.h"
-#include "tests/support.h"
+#include "mezzo/models/bert.h"
+#include "tests/cpu/gemm_options_scope.h"
+#include "tests/support/support.h"
 
 namespace {
 

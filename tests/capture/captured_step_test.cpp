@@ -5,9 +5,9 @@
 
 #include "autograd/state.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -1,13 +1,13 @@
 // Provokes the errors that users meet most often, one by one. docs/reference/errors.md shows the same lines
-// with their messages: the hidden case prints its tables, and tests/errors_doc_test.py compares them.
+// with their messages: the hidden case prints its tables, and tests/docs/errors_doc_test.py compares them.
 #include <catch2/catch.hpp>
 
 #include <iostream>
 #include <map>
 #include <regex>
 
-#include "folder.h"
 #include "mezzo/mezzo.h"
+#include "tests/support/folder.h"
 
 namespace {
 

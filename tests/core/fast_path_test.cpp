@@ -12,7 +12,7 @@
 #include "mezzo/cuda.h"
 #include "mezzo/device.h"
 #include "mezzo/log.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 

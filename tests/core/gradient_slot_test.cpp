@@ -6,7 +6,7 @@
 #include "core/lazy_scale.h"
 #include "core/tensor_impl.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/device.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

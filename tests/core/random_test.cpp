@@ -10,7 +10,7 @@
 #include "core/philox.h"
 #include "cpu/parallel.h"
 #include "mezzo/ops.h"
-#include "tests/kernels.h"
+#include "tests/support/kernels.h"
 
 using namespace mezzo;
 

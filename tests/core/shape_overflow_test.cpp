@@ -7,7 +7,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
 #include "mezzo/transformer.h"
 
 using namespace mezzo;

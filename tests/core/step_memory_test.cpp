@@ -8,6 +8,7 @@
 #include "core/step_memory.h"
 #include "core/tensor_impl.h"
 #include "mezzo/capture.h"
+#include "mezzo/distributed/state.h"
 #include "mezzo/mezzo.h"
 
 using namespace mezzo;

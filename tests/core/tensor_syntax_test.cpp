@@ -11,7 +11,7 @@
 #include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
 #include "mezzo/sort_ops.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

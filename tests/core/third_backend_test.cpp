@@ -6,8 +6,8 @@
 #include "kernels/norm.h"
 #include "kernels/registry.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
-#include "third_backend/backend.h"
+#include "tests/support/support.h"
+#include "tests/third_backend/backend.h"
 
 namespace {
 

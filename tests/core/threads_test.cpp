@@ -9,7 +9,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
-#include "own_process.h"
+#include "tests/support/own_process.h"
 
 using namespace mezzo;
 

@@ -2,11 +2,11 @@
 // many parts, on every device and instruction set.
 #include <catch2/catch.hpp>
 
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
 #include "mezzo/image_ops.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -1,5 +1,5 @@
 // The CPU's convolution kernels against loops in float64, for every instruction set and dtype.
-#include "conv_case.h"
+#include "tests/ops/conv_case.h"
 
 #include <catch2/catch.hpp>
 

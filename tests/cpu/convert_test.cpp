@@ -1,5 +1,5 @@
 // Bulk conversion against the scalar types of dtype.h and against rules for each pair of dtypes.
-#include "cpu/convert.h"
+#include "cpu/elementwise/convert.h"
 
 #include <bit>
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 
 using namespace mezzo;
 

@@ -9,10 +9,10 @@
 
 #include "core/philox.h"
 #include "core/tensor_impl.h"
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "cpu/parallel.h"
 #include "mezzo/error.h"
-#include "tests/kernels.h"
+#include "tests/support/kernels.h"
 
 using namespace mezzo;
 using test::cpu_kernel;

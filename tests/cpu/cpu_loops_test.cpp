@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "cpu/convert.h"
-#include "cpu/isa.h"
-#include "cpu/loops.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/elementwise/loops.h"
+#include "cpu/isa/isa.h"
 
 using namespace mezzo;
 using namespace mezzo::cpu;

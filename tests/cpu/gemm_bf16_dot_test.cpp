@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gemm_case.h"
+#include "tests/cpu/gemm_case.h"
 
 using namespace gemm_case;
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "core/values.h"
-#include "cpu/gemm.h"
-#include "cpu/isa.h"
-#include "cpu/isa_tables.h"
-#include "cpu/tile_tables.h"
-#include "gemm_wide_tile.h"
-#include "tile_model.h"
+#include "cpu/amx/tile_tables.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/isa.h"
+#include "cpu/isa/isa_tables.h"
+#include "tests/cpu/gemm_wide_tile.h"
+#include "tests/cpu/tile_model.h"
 
 namespace gemm_case {
 

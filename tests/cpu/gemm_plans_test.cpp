@@ -6,7 +6,7 @@
 #include "mezzo/cuda.h"
 #include "mezzo/nn.h"
 #include "mezzo/transformer.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 

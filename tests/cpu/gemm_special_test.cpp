@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <thread>
 
-#include "gemm_case.h"
 #include "mezzo/error.h"
+#include "tests/cpu/gemm_case.h"
 
 using namespace gemm_case;
 

@@ -1,6 +1,6 @@
 // The GEMM against float64 loops: every instruction set of this processor, types, transpositions, edges,
 // epilogues.
-#include "gemm_case.h"
+#include "tests/cpu/gemm_case.h"
 
 #include <algorithm>
 #include <array>
@@ -10,10 +10,10 @@
 #include <random>
 #include <vector>
 
-#include "cpu/gemm_blocks.h"
-#include "cpu/gemm_parts.h"
+#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/gemm/gemm_parts.h"
+#include "cpu/isa/prefetch.h"
 #include "cpu/parallel.h"
-#include "cpu/prefetch.h"
 
 using namespace gemm_case;
 

@@ -1,6 +1,6 @@
 // The GEMM's AVX-512 tile shape without AVX-512: the compiler lowers the vectors, so every machine tests
 // these edges.
-#include "gemm_wide_tile.h"
+#include "tests/cpu/gemm_wide_tile.h"
 
 #define MEZZO_LANES 16
 #define MEZZO_MR 8
@@ -8,6 +8,6 @@
 #define MEZZO_KC 1024
 #define MEZZO_MC 128
 #define MEZZO_NC 384
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm/gemm_kernel.h"
 
 const mezzo::cpu::GemmKernels& wide_tile_kernels() { return mezzo::cpu::kernels; }

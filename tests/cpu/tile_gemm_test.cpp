@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/amx.h"
-#include "cpu/attention_products.h"
+#include "cpu/amx/amx.h"
+#include "cpu/attention/attention_products.h"
 #include "cpu/buffer.h"
-#include "cpu/gemm_choice.h"
+#include "cpu/gemm/gemm_choice.h"
 #include "cpu/parallel.h"
-#include "gemm_case.h"
 #include "mezzo/matmul_precision.h"
+#include "tests/cpu/gemm_case.h"
 
 using namespace gemm_case;
 

@@ -1,7 +1,7 @@
 #define MEZZO_TILE_MODEL
-#include "tile_model.h"
+#include "tests/cpu/tile_model.h"
 
-#include "cpu/tile_kernels.h"
+#include "cpu/amx/tile_kernels.h"
 
 using namespace mezzo::cpu;
 

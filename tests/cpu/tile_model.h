@@ -2,7 +2,7 @@
 // processor.
 #pragma once
 
-#include "cpu/tile_tables.h"
+#include "cpu/amx/tile_tables.h"
 
 // The portable kernels with the model's tiles.
 const mezzo::cpu::GemmKernels& tile_model_kernels();

@@ -1,16 +1,16 @@
 // Convolutions on AMX tiles without im2col, against vectors: on the model of the tiles and, if it has AMX, on
 // the processor.
-#include "cpu/tile_windows.h"
+#include "cpu/amx/tile_windows.h"
 
-#include "cpu/tile_gradient.h"
+#include "cpu/amx/tile_gradient.h"
 
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "conv_case.h"
-#include "cpu/amx.h"
+#include "cpu/amx/amx.h"
 #include "cpu/parallel.h"
-#include "tile_model.h"
+#include "tests/cpu/tile_model.h"
+#include "tests/ops/conv_case.h"
 
 using namespace mezzo;
 using namespace mezzo::cpu;

@@ -3,8 +3,10 @@
 #include <catch2/catch.hpp>
 
 #include "autograd/state.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/models/bert_config.h"
 
 using namespace mezzo;
 

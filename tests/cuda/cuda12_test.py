@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOLKIT = pathlib.Path("/usr/local/cuda")
 INCLUDES = ["-I.", "-Isrc", "-Iinclude"]
 DEFINITIONS = ["-DMEZZO_HAVE_CUDA", "-DNDEBUG", "-DMEZZO_OLDEST_GPU=75", "-DMEZZO_NEWEST_PTX=80"]

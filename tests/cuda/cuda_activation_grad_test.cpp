@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/kernels.h"
-#include "tests/support.h"
+#include "tests/support/kernels.h"
+#include "tests/support/support.h"
 
 namespace {
 

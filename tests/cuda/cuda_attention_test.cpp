@@ -7,9 +7,9 @@
 
 #include "core/philox.h"
 #include "mezzo/autograd.h"
-#include "tests/kernels.h"
-#include "tests/mma_kernels.h"
-#include "tests/support.h"
+#include "tests/cuda/mma_kernels.h"
+#include "tests/support/kernels.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <string>
 
-#include "cuda/conv.h"
-#include "tests/both_devices.h"
-#include "tests/mma_kernels.h"
+#include "cuda/conv/conv.h"
+#include "tests/cuda/mma_kernels.h"
+#include "tests/support/both_devices.h"
 
 namespace mezzo::test {
 

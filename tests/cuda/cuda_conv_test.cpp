@@ -2,10 +2,10 @@
 // GEMM.
 #include <catch2/catch.hpp>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/mezzo.h"
-#include "tests/cuda_conv_case.h"
+#include "tests/cuda/cuda_conv_case.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -6,9 +6,9 @@
 
 #include "core/values.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/runtime.h"
-#include "tests/device_array.h"
-#include "tests/support.h"
+#include "cuda/runtime/runtime.h"
+#include "tests/cuda/device_array.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "mezzo/mezzo.h"
-#include "tests/both_devices.h"
+#include "tests/support/both_devices.h"
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <random>
 
 #include "core/values.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
-#include "tests/device_array.h"
-#include "tests/support.h"
+#include "tests/cuda/device_array.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Convolutions on Tensor Cores by implicit GEMM, which reads the images without im2col copies.
 #include <catch2/catch.hpp>
 
-#include "tests/cuda_conv_case.h"
+#include "tests/cuda/cuda_conv_case.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

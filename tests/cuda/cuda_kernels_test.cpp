@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/runtime.h"
-#include "tests/both_devices.h"
+#include "cuda/runtime/runtime.h"
+#include "tests/support/both_devices.h"
 
 namespace {
 

@@ -1,12 +1,12 @@
-// cuda/runtime.cpp over a CUDA runtime whose calls fail as a test plans.
-#include "cuda/runtime.h"
+// cuda/runtime/runtime.cpp over a CUDA runtime whose calls fail as a test plans.
+#include "cuda/runtime/runtime.h"
 
 #include <catch2/catch.hpp>
 #include <string>
 
 #include "mezzo/error.h"
 #include "mezzo/log.h"
-#include "tests/fake_cudart.h"
+#include "tests/cuda/fake_cudart.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

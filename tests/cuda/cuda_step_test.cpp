@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/functor_step.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 
 namespace mezzo::test {
 

@@ -5,9 +5,10 @@
 #include <memory>
 
 #include "autograd/state.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "mezzo/train/trainer.h"
+#include "tests/support/support.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MEZZO_TEST_ASAN 1

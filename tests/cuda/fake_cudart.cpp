@@ -1,4 +1,4 @@
-#include "tests/fake_cudart.h"
+#include "tests/cuda/fake_cudart.h"
 
 #include <cstdio>
 #include <utility>

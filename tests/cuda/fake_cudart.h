@@ -1,5 +1,5 @@
 // A CUDA runtime that runs nothing and answers as a test plans: linked instead of libcudart under
-// cuda/runtime.cpp.
+// cuda/runtime/runtime.cpp.
 #pragma once
 
 #include <cuda_runtime.h>

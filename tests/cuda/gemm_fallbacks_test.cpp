@@ -6,7 +6,10 @@
 
 #include "cuda/gemm/fallbacks.h"
 #include "mezzo/mezzo.h"
-#include "tests/gemm_options_scope.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/models/bert_config.h"
+#include "mezzo/models/resnet.h"
+#include "tests/cpu/gemm_options_scope.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

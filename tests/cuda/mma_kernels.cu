@@ -1,6 +1,6 @@
-#include "tests/mma_kernels.h"
+#include "tests/cuda/mma_kernels.h"
 
-#include "cuda/approximate.cuh"
+#include "cuda/elementwise/approximate.cuh"
 #include "cuda/mma.cuh"
 
 namespace mezzo::test {

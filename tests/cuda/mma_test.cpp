@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "tests/device_array.h"
-#include "tests/mma_kernels.h"
-#include "tests/support.h"
+#include "tests/cuda/device_array.h"
+#include "tests/cuda/mma_kernels.h"
+#include "tests/support/support.h"
 
 namespace {
 

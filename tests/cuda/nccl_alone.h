@@ -7,7 +7,7 @@
 
 #include "core/capture.h"
 #include "core/tensor_impl.h"
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 #include "mezzo/mezzo.h"
 
 namespace mezzo::test {

@@ -1,6 +1,6 @@
 // NCCL itself with one rank, on a machine that has a GPU and the library. tests/distributed/nccl_test.cpp
 // runs the same over the stand-in.
-#include "tests/nccl_alone.h"
+#include "tests/cuda/nccl_alone.h"
 
 using namespace mezzo;
 

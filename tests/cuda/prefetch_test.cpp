@@ -6,7 +6,11 @@
 #include <vector>
 
 #include "core/tensor_impl.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/prefetch.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/text/tokenizer.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 // Counts the kernel launches of residual connections on the CUDA device, real or emulated.
 #include <catch2/catch.hpp>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

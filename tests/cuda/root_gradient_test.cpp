@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/tensor_impl.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 
 using namespace mezzo;

@@ -4,11 +4,11 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/device_array.h"
-#include "tests/mma_kernels.h"
-#include "tests/support.h"
+#include "tests/cuda/device_array.h"
+#include "tests/cuda/mma_kernels.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -4,11 +4,11 @@
 #include <optional>
 #include <vector>
 
-#include "cuda/runtime.h"
-#include "mezzo/data_parallel.h"
-#include "mezzo/distributed.h"
+#include "cuda/runtime/runtime.h"
+#include "mezzo/distributed/data_parallel.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

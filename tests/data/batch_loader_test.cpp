@@ -10,10 +10,10 @@
 
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "mezzo/batch_loader.h"
-#include "mezzo/data.h"
+#include "mezzo/data/batch_loader.h"
+#include "mezzo/data/loader.h"
 #include "mezzo/ops.h"
-#include "own_process.h"
+#include "tests/support/own_process.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -10,10 +10,11 @@
 #include <fstream>
 #include <set>
 
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
 #include "mezzo/io.h"
+#include "mezzo/models/bert_config.h"
 #include "mezzo/ops.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <set>
 
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
 #include "mezzo/device.h"
 #include "mezzo/ops.h"
-#include "tests/test_image.h"
+#include "tests/data/test_image.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -1,5 +1,5 @@
 // CIFAR-10, PNG and JPEG files, and folders of images. Each format's cases need its library.
-#include "mezzo/images.h"
+#include "mezzo/data/images.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "mezzo/ops.h"
-#include "tests/folder.h"
+#include "tests/data/test_image.h"
 #include "tests/reference/image_files.h"
-#include "tests/test_image.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

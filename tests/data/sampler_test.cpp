@@ -5,9 +5,9 @@
 #include <limits>
 #include <set>
 
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/preprocess.h"
 #include "mezzo/ops.h"
-#include "mezzo/preprocess.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

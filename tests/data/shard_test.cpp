@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
 #include "mezzo/ops.h"
-#include "support.h"
-#include "tests/test_image.h"
+#include "tests/data/test_image.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -6,9 +6,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "folder.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/preprocess.h"
+#include "mezzo/data/table.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "mezzo/train/checkpoint.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

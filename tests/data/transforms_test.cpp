@@ -1,5 +1,5 @@
 // Transforms of images against torchvision, PIL and plain formulas.
-#include "mezzo/transforms.h"
+#include "mezzo/data/transforms.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,8 +12,8 @@
 #include "data/augment.h"
 #include "data/color.h"
 #include "mezzo/ops.h"
+#include "tests/data/test_image.h"
 #include "tests/reference/images.h"
-#include "tests/test_image.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/on_device.h"
+#include "cuda/runtime/on_device.h"
 #include "mezzo/device.h"
 #include "mezzo/log.h"
 #include "tests/distributed/thread_group.h"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <optional>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/capture.h"
 #include "tests/distributed/device_groups.h"
 #include "tests/distributed/training.h"

@@ -37,20 +37,20 @@ def children_of(process):
     return sorted(found)
 
 
-def waits_for_a_writer(pids):
-    """One has the partial file open that another process has locked."""
+def waits_for_a_writer(pids, checkpoint=""):
+    """One has the partial file open that another process has locked: that of `checkpoint`, or any."""
     for pid in pids:
         with contextlib.suppress(OSError):
             for descriptor in pathlib.Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
-                    if os.readlink(descriptor).endswith(".mezzo-partial"):
+                    if os.readlink(descriptor).endswith(f"{checkpoint}.mezzo-partial"):
                         return True
     return False
 
 
-def await_writer(process):
-    """Until a rank of the launcher, or the program itself where it is alone, waits to write its checkpoint. False if it has ended before."""
-    wait_until(lambda: process.poll() is not None or waits_for_a_writer([process.pid, *children_of(process)]), "a rank that saves")
+def await_writer(process, checkpoint=""):
+    """Until a rank of the launcher, or the program itself where it is alone, waits to write `checkpoint`, or any. False if it has ended before."""
+    wait_until(lambda: process.poll() is not None or waits_for_a_writer([process.pid, *children_of(process)], checkpoint), "a rank that saves")
     return process.poll() is None
 
 

@@ -21,6 +21,7 @@
 #include "distributed/environment.h"
 #include "distributed/group_impl.h"
 #include "distributed/store_server.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/mezzo.h"
 #include "tests/distributed/thread_group.h"
 

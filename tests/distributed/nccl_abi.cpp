@@ -1,11 +1,11 @@
-// Compares mezzo's declarations (cuda/nccl.h) with NCCL's header at compile time, if that header is
+// Compares mezzo's declarations (cuda/nccl/nccl.h) with NCCL's header at compile time, if that header is
 // installed.
 #include <nccl.h>
 
 #include <cstddef>
 #include <type_traits>
 
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 
 namespace {
 

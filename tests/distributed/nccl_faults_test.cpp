@@ -5,8 +5,8 @@
 #include <future>
 
 #include "core/tensor_impl.h"
-#include "cuda/nccl.h"
-#include "cuda/on_device.h"
+#include "cuda/nccl/nccl.h"
+#include "cuda/runtime/on_device.h"
 #include "distributed/control.h"
 #include "distributed/store_server.h"
 #include "mezzo/capture.h"

@@ -2,7 +2,7 @@
 // that are not sharded.
 #include <catch2/catch.hpp>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "tests/distributed/device_groups.h"
 #include "tests/distributed/sharded_training.h"
 

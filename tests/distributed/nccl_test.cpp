@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include "mezzo/capture.h"
+#include "tests/cuda/nccl_alone.h"
 #include "tests/distributed/device_groups.h"
 #include "tests/distributed/training.h"
-#include "tests/nccl_alone.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -1,7 +1,7 @@
 // Versions of NCCL that groups accept or refuse, over the stand-in.
 #include <catch2/catch.hpp>
 
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 #include "tests/distributed/device_groups.h"
 #include "tests/distributed/training.h"
 

@@ -1,6 +1,9 @@
 // One rank of the tests of groups: `rank_program SCENARIO FOLDER` writes its outcome into FOLDER/<rank>.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <mezzo/distributed/data_parallel.h>
+#include <mezzo/distributed/group.h>
+#include <mezzo/distributed/sync_batch_norm.h>
 #include <mezzo/mezzo.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,7 +1,8 @@
 // Helpers that the scenarios of rank_program share, and the scenarios that have files of their own.
 #pragma once
 
-#include <mezzo/mezzo.h>
+#include <mezzo/distributed/group.h>
+#include <mezzo/everything.h>
 
 #include <string>
 

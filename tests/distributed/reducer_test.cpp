@@ -8,7 +8,7 @@
 #include "core/side_by_side.h"
 #include "distributed/arrivals.h"
 #include "distributed/bucket.h"
-#include "mezzo/insight.h"
+#include "mezzo/insight/insight.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"
 

@@ -21,6 +21,7 @@
 #include "distributed/environment.h"
 #include "distributed/store_messages.h"
 #include "distributed/store_server.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/mezzo.h"
 
 using namespace mezzo;

@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <optional>
 
+#include "mezzo/distributed/data_parallel.h"
+#include "mezzo/distributed/group.h"
+#include "mezzo/distributed/state.h"
 #include "mezzo/mezzo.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"

@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("samples", "support")]
 import gates  # noqa: E402
 from checks import check, failures  # noqa: E402
 from sample_texts import write_texts  # noqa: E402
@@ -78,7 +79,7 @@ def bert_trains_the_same(folder, out):
     """Weights after pre-training and fine-tuning, and what is printed, are those of one process."""
     training = ["--data", folder, *SIZES, "--dropout", 0, "--pretrain-epochs", 1, "--epochs", 2]
     alone = run(1, BERT, *training, "--save", out / "alone").stdout
-    report = re.compile(r"train loss ([0-9.]+), validation macro-F1 ([0-9.]+) %")
+    report = re.compile(r"fine-tuning epoch .*train loss ([0-9.]+), validation macro-F1 ([0-9.]+) %")
     for ranks, more in ((2, []), (3, []), (2, ["--accumulate", 2]), (3, ["--shard"])):
         name = f"{ranks}{more[0] if more else ''}"
         base = out / "alone"
@@ -94,7 +95,7 @@ def bert_trains_the_same(folder, out):
         if not more:
             for then, now in zip(report.findall(alone), report.findall(output)):
                 check(abs(float(then[0]) - float(now[0])) < 2e-3 and abs(float(then[1]) - float(now[1])) < 5, f"BERT on {ranks} ranks: {now}, alone {then}")
-        check(output.count("fine-tuning:") == 1 and f"{ranks} ranks share each batch" in output, f"BERT: rank 0 speaks for all\n{output}")
+        check(output.count("\nfine-tuning: ") == 1 and f"{ranks} ranks share each batch" in output, f"BERT: rank 0 speaks for all\n{output}")
 
 
 def gpt_trains_the_same(out):
@@ -118,11 +119,12 @@ def gpt_goes_on(out):
     training = ["--text", text, "--layers", 1, "--width", 16, "--heads", 2, "--context", 16, "--batch", 8, "--dropout", 0.1, "--steps", 20,
                 "--report-every", 10, "--threads", 1, "--tokens", 0, "--precision", "fp16"]
     run(2, GPT, *training, "--out", out / "gpt whole")
-    checkpoint = out / "gpt.ckpt"
-    files = ["--checkpoint", checkpoint, "--checkpoint-every", 5, "--resume", "--out", out / "gpt stopped"]
+    checkpoints = out / "gpt run"
+    checkpoints.mkdir()
+    files = ["--checkpoints", checkpoints, "--checkpoint-every", 5, "--resume", "--out", out / "gpt stopped"]
     stopped = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        code, output = interrupt(2, checkpoint, lambda process, number=number: gates.signal_all(process, number), GPT, *training, *files)
+    for step, number in ((5, signal.SIGTERM), (10, signal.SIGINT)):
+        code, output = interrupt(2, checkpoint_of(checkpoints, step), lambda process, number=number: gates.signal_all(process, number), GPT, *training, *files)
         check(code == 128 + number, f"gpt, signal {number}: exit code {code}\n{output}")
         check(re.findall(r"resumed at step (\d+)", output) == stopped, f"gpt stopped after step {stopped}\n{output}")
         stopped = re.findall(r"stopped by a signal after step (\d+)", output)
@@ -134,13 +136,13 @@ def gpt_goes_on(out):
 
 
 def interrupt(ranks, checkpoint, act, program, *arguments, launcher_options=()):
-    """Starts a training, and acts on the launcher's process while rank 0 waits to write its first checkpoint: the training cannot end before. Exit code
+    """Starts a training, and acts on the launcher's process while rank 0 waits to write this checkpoint: the training cannot go on before. Exit code
     and output."""
     words = command(ranks, program, *arguments, launcher_options=launcher_options)
     with gates.writing_is_held(checkpoint) as gate, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                                                      stdin=subprocess.DEVNULL, env=ENVIRONMENT) as process:
         try:
-            check(gates.await_writer(process), f"{ranks} ranks ended without a checkpoint")
+            check(gates.await_writer(process, checkpoint), f"{ranks} ranks ended without a checkpoint")
             if process.poll() is None:
                 act(process)
             gate.close()
@@ -151,6 +153,10 @@ def interrupt(ranks, checkpoint, act, program, *arguments, launcher_options=()):
     return process.returncode, output
 
 
+def checkpoint_of(folder, step):
+    return folder / f"step-{step:010}.ckpt"
+
+
 def kill_one(process):
     gates.send_to_last(process, signal.SIGKILL)
 
@@ -159,20 +165,26 @@ def ask_one(process):
     gates.send_to_last(process, signal.SIGTERM)
 
 
+def step_file(checkpoints, stage, step):
+    """The checkpoint of a step, in a folder that is made for its gate."""
+    (checkpoints / stage).mkdir(parents=True, exist_ok=True)
+    return checkpoints / stage / f"step-{step:010}.ckpt"
+
+
 def bert_goes_on(folder, out):
     """Killed and stopped, on 2 ranks, float16 with dropout: the end is that of the uninterrupted run, bit for bit."""
     training = ["--data", folder, *SIZES, "--pretrain-epochs", 1, "--epochs", 3, "--precision", "fp16"]
     run(2, BERT, *training, "--save", out / "whole")
-    checkpoint = out / "killed.ckpt"
-    resumed = [*training, "--checkpoint", checkpoint, "--checkpoint-every", 2, "--resume", "--save", out / "killed"]
-    code, output = interrupt(2, checkpoint, kill_one, BERT, *resumed)
+    checkpoints = out / "killed run"
+    resumed = [*training, "--checkpoints", checkpoints, "--checkpoint-every", 2, "--resume", "--save", out / "killed"]
+    code, output = interrupt(2, step_file(checkpoints, "pre-training", 2), kill_one, BERT, *resumed)
     # Whose end the launcher sees first is a matter of time. Rank 0 was about to write, and has.
     check(code in (1, 128 + 9) and re.search("first cause: rank 1 .*(is gone|signal 9)", output), f"a killed rank: exit code {code}\n{output}")
-    rarely = [*training, "--checkpoint", checkpoint, "--checkpoint-every", 1000, "--resume"]  # and after each epoch, of which the first has 6 steps
-    code, output = interrupt(2, checkpoint, gates.signal_all, BERT, *rarely)
+    rarely = [*training, "--checkpoints", checkpoints, "--checkpoint-every", 1000, "--resume"]  # and after each epoch of 6 steps
+    code, output = interrupt(2, step_file(checkpoints, "fine-tuning", 6), gates.signal_all, BERT, *rarely)
     check("resumed pre-training at epoch 1, step 2\n" in output, f"a rank was killed at step 2:\n{output}")
     stopped = re.findall(r"stopped by a signal after step (\d+) of fine-tuning", output)
-    check(code == 128 + 15 and len(stopped) == 1, f"SIGTERM: exit code {code}\n{output}")
+    check(code == 128 + 15 and stopped == ["7"], f"SIGTERM: exit code {code}\n{output}")
     output = run(2, BERT, *resumed).stdout
     went_on = re.findall(r"resumed fine-tuning .* step (\d+)", output)
     check(stopped == went_on, f"stopped after step {stopped}, resumed at {went_on}")
@@ -185,9 +197,9 @@ def bert_is_started_again(folder, out):
     """A rank is killed, and mezzo-run --restarts does the rest."""
     training = ["--data", folder, *SIZES, "--epochs", 2, "--precision", "fp16"]
     run(2, BERT, *training, "--save", out / "at once")
-    checkpoint = out / "again.ckpt"
-    code, output = interrupt(2, checkpoint, kill_one, BERT, *training, "--checkpoint", checkpoint, "--checkpoint-every", 2, "--resume", "--save",
-                             out / "again", launcher_options=["--restarts", "2"])
+    checkpoints = out / "again run"
+    code, output = interrupt(2, step_file(checkpoints, "fine-tuning", 2), kill_one, BERT, *training, "--checkpoints", checkpoints, "--checkpoint-every", 2,
+                             "--resume", "--save", out / "again", launcher_options=["--restarts", "2"])
     check(code == 0 and "restart 1 of 2" in output and "resumed fine-tuning at epoch 1, step 2\n" in output, f"started again: exit code {code}\n{output}")
     same = (out / "at once/model.safetensors").read_bytes() == (out / "again/model.safetensors").read_bytes()
     check(same, "started again: the weights are not those of the uninterrupted run")
@@ -197,15 +209,15 @@ def bert_on_other_ranks(folder, out):
     """Stopped on 2 ranks, of which one gets the signal, resumed on 1, 2 and 3: every text is still seen once, so the end is the same."""
     training = ["--data", folder, *SIZES, "--dropout", 0, "--epochs", 3]
     run(1, BERT, *training, "--save", out / "one")
-    checkpoint = out / "stopped.ckpt"
-    files = ["--checkpoint", checkpoint, "--checkpoint-every", 2]
-    code, output = interrupt(2, checkpoint, ask_one, BERT, *training, *files, "--shard")
+    stopped = out / "stopped run"
+    code, output = interrupt(2, step_file(stopped, "fine-tuning", 2), ask_one, BERT, *training, "--checkpoints", stopped, "--checkpoint-every", 2,
+                             "--shard")
     check(code == 128 + 15 and "; --resume goes on from" in output, f"SIGTERM: exit code {code}\n{output}")
-    kept = checkpoint.read_bytes()
     for ranks in (1, 2, 3):
-        checkpoint.write_bytes(kept)
+        checkpoints = out / f"resumed run{ranks}"
+        shutil.copytree(stopped, checkpoints)
         shard = ["--shard"] if ranks == 3 else []  # it needs no other checkpoint
-        output = run(ranks, BERT, *training, *files, *shard, "--resume", "--save", out / f"resumed{ranks}").stdout
+        output = run(ranks, BERT, *training, "--checkpoints", checkpoints, *shard, "--resume", "--save", out / f"resumed{ranks}").stdout
         check("resumed fine-tuning at epoch" in output, f"resumed on {ranks} ranks:\n{output}")
         apart = difference(out / "one/model.safetensors", out / f"resumed{ranks}" / "model.safetensors")
         check(apart < 2e-4, f"stopped on 2 ranks, resumed on {ranks}: weights are {apart} from those of one uninterrupted process")
@@ -218,9 +230,10 @@ def resnet(folder, out):
     for ranks, preset in ((1, []), (2, ["--opt-level", "O2"]), (3, [])):
         name = f"resnet{ranks}"
         run(ranks, RESNET, *training, *preset, "--log", out / f"{name}.csv", "--save", out / f"{name}.safetensors")
-        checkpoint = out / f"{name}.ckpt"
-        files = ["--checkpoint", checkpoint, "--checkpoint-every", 3, "--resume", "--save", out / f"{name}k.safetensors"]
-        code, output = interrupt(ranks, checkpoint, gates.signal_all, RESNET, *training, *preset, *files)
+        checkpoints = out / f"{name}-checkpoints"
+        checkpoints.mkdir()
+        files = ["--checkpoints", checkpoints, "--checkpoint-every", 3, "--resume", "--save", out / f"{name}k.safetensors"]
+        code, output = interrupt(ranks, checkpoint_of(checkpoints, 3), gates.signal_all, RESNET, *training, *preset, *files)
         check(code == 128 + 15 and "stopped by a signal after step" in output, f"resnet, SIGTERM on {ranks} ranks: exit code {code}\n{output}")
         output = run(ranks, RESNET, *training, *preset, *files).stdout
         check("resumed at epoch" in output, f"resnet resumed on {ranks} ranks:\n{output}")
@@ -231,9 +244,7 @@ def resnet(folder, out):
     accuracies = [float(row["test_accuracy"]) for row in epochs]
     check(all(abs(23 * a - round(23 * a)) < 1e-3 for a in accuracies), f"each test image counts once: {accuracies}")
     for ranks in (1, 2):  # batch statistics are of a rank's rows: another training, but one that goes on
-        checkpoint = out / "resnet3.ckpt"
-        checkpoint.write_bytes((out / "resnet3.ckpt").read_bytes())
-        output = run(ranks, RESNET, *training, "--checkpoint", checkpoint, "--resume").stdout
+        output = run(ranks, RESNET, *training, "--checkpoints", out / "resnet3-checkpoints", "--resume").stdout
         check("resumed at epoch 4" in output, f"a checkpoint of 3 ranks on {ranks}:\n{output}")
 
 
@@ -251,7 +262,7 @@ def resnet_synchronised(folder, out):
 
 def log_rows(path, kind):
     with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if row["kind"] == kind]
+        return [row for row in csv.DictReader(file) if bool(row["test_accuracy"]) == (kind == "epoch")]
 
 
 def repeated_rows(out):
@@ -265,10 +276,9 @@ def repeated_rows(out):
 
 def errors(folder, out):
     """What rank 0 alone can see ends all ranks, with its words."""
-    result = run(2, BERT, "--data", folder, *SIZES, "--epochs", 1, "--checkpoint", out / "no/such/folder/x", expect=1)
-    check("there is no folder" in result.stderr, f"an error of rank 0: {result.stderr}")
-    result = run(2, BERT, "--data", folder, *SIZES, "--epochs", 1, "--trace", out, expect=1)
-    check("--trace: repeats the steps of one process" in result.stderr, f"--trace: {result.stderr}")
+    (out / "a file").write_text("text")
+    result = run(2, BERT, "--data", folder, *SIZES, "--epochs", 1, "--checkpoints", out / "a file", expect=1)
+    check("cannot be made: Not a directory" in result.stderr, f"an error of rank 0: {result.stderr}")
     result = run(2, BERT, "--data", folder, "--batch", 0, expect=2)
     check("--batch" in result.stderr, f"a wrong option: {result.stderr}")
 

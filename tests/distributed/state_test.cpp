@@ -3,9 +3,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "mezzo/data/loader.h"
+#include "mezzo/data/transforms.h"
+#include "mezzo/distributed/data_parallel.h"
+#include "mezzo/distributed/group.h"
+#include "mezzo/distributed/state.h"
 #include "mezzo/mezzo.h"
 #include "tests/distributed/thread_group.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

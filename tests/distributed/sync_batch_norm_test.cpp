@@ -1,10 +1,10 @@
 // Synchronised batch norms on several ranks, compared with one process that has the whole batch.
-#include "mezzo/sync_batch_norm.h"
+#include "mezzo/distributed/sync_batch_norm.h"
 
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "mezzo/resnet.h"
+#include "mezzo/models/resnet.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"
 

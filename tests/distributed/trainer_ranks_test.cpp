@@ -2,9 +2,9 @@
 // for them.
 #include <catch2/catch.hpp>
 
-#include "mezzo/batch_loader.h"
-#include "mezzo/data.h"
-#include "mezzo/trainer.h"
+#include "mezzo/data/batch_loader.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/train/trainer.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"
 

@@ -8,12 +8,12 @@
 
 #include "mezzo/amp.h"
 #include "mezzo/autograd.h"
-#include "mezzo/bert.h"
-#include "mezzo/data_parallel.h"
+#include "mezzo/distributed/data_parallel.h"
 #include "mezzo/grad_scaler.h"
+#include "mezzo/models/bert.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace mezzo::test {
 

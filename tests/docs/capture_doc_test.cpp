@@ -1,6 +1,7 @@
 // The code of docs/guide/capture.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
 
 namespace mz = mezzo;

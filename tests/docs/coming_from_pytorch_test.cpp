@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "folder.h"
 #include "mezzo/mezzo.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 namespace nn = mezzo::nn;

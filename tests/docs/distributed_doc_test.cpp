@@ -1,8 +1,15 @@
 // The code of docs/guide/distributed.md: each block there is a case here, run by a group of one rank.
 #include <catch2/catch.hpp>
 
-#include "folder.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/transforms.h"
+#include "mezzo/distributed/data_parallel.h"
+#include "mezzo/distributed/group.h"
+#include "mezzo/distributed/state.h"
+#include "mezzo/distributed/sync_batch_norm.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/models/resnet.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 namespace nn = mezzo::nn;

@@ -4,9 +4,13 @@
 #include <iostream>
 #include <sstream>
 
-#include "causal_models.h"
-#include "folder.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/models/causal_lm.h"
+#include "mezzo/models/generate.h"
+#include "mezzo/models/gpt.h"
+#include "mezzo/models/gpt_files.h"
+#include "tests/models/causal_models.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 namespace nn = mezzo::nn;

@@ -1,9 +1,12 @@
 // The code of docs/guide/images.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
+#include "mezzo/data/images.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
-#include "tests/folder.h"
-#include "tests/test_image.h"
+#include "tests/data/test_image.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 

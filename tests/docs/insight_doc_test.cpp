@@ -4,8 +4,15 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "folder.h"
+#include "mezzo/insight/exponents.h"
+#include "mezzo/insight/insight.h"
+#include "mezzo/insight/nvtx.h"
+#include "mezzo/insight/profiler.h"
+#include "mezzo/interchange/dlpack.h"
+#include "mezzo/interchange/numpy.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/train/metrics.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 

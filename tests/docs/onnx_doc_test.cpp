@@ -1,8 +1,11 @@
 // The code of docs/guide/onnx.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
-#include "folder.h"
+#include "mezzo/interchange/onnx.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/models/bert_config.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 

@@ -1,14 +1,14 @@
-// The code of pages in docs/ that have few blocks: each is a case here, and tests/docs_test.py compares them.
+// The code of pages in docs/ that have few blocks: each is a case here, and tests/docs/docs_test.py compares them.
 #include <catch2/catch.hpp>
 
 #include <fstream>
 #include <sstream>
 #include <thread>
 
-#include "folder.h"
 #include "mezzo/mezzo.h"
-#include "mezzo/pretrained_tokenizer.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/pretrained_tokenizer.h"
+#include "mezzo/text/tokenizer.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 namespace nn = mezzo::nn;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares a page, such as docs/start/recipes.md, with tests/recipes_test.cpp and further files: the code between
+"""Compares a page, such as docs/start/recipes.md, with tests/docs/recipes_test.cpp and further files: the code between
 "// begin" and "// end" of the cases, in order, is the code of the document. --write puts it there, in place of the
 blocks or of <!-- name --> lines."""
 import re

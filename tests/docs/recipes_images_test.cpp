@@ -1,9 +1,12 @@
 // The recipes of docs/start/recipes.md for images.
 #include <catch2/catch.hpp>
 
+#include "mezzo/data/images.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
-#include "tests/folder.h"
-#include "tests/test_image.h"
+#include "tests/data/test_image.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 

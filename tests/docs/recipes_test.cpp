@@ -4,6 +4,9 @@
 #include <limits>
 
 #include "core/tensor_impl.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/prefetch.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
 
 namespace mz = mezzo;

@@ -2,7 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "mezzo/mezzo.h"
-#include "tests/folder.h"
+#include "mezzo/models/resnet.h"
+#include "tests/support/folder.h"
 
 namespace mz = mezzo;
 

@@ -37,7 +37,7 @@ template <class T> struct alignas(64) [[nodiscard]] Aligned {
 """
     names = [name for name, _ in headers.declared(text)]
     check(names == ["Guard", "Aligned", "sum", "total"], f"names of a header: {names}")
-    every = {name for header in (ROOT / "include/mezzo").glob("*.h") for name, _ in headers.declared(header.read_text(encoding="utf-8"))}
+    every = {name for header in (ROOT / "include/mezzo").rglob("*.h") for name, _ in headers.declared(header.read_text(encoding="utf-8"))}
     check({"Autocast", "NoGrad", "Profiler", "Tensor"} <= every and "visibility" not in every, "names of the public headers")
 
 

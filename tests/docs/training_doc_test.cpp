@@ -2,9 +2,18 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
-#include "folder.h"
+#include "mezzo/data/batch_loader.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/preprocess.h"
+#include "mezzo/data/table.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
-#include "training_run.h"
+#include "mezzo/train/checkpoint.h"
+#include "mezzo/train/progress.h"
+#include "mezzo/train/stop_signals.h"
+#include "mezzo/train/trainer.h"
+#include "tests/support/folder.h"
+#include "tests/train/training_run.h"
 
 namespace mz = mezzo;
 

@@ -5,6 +5,8 @@
 #include <iostream>
 #include <sstream>
 
+#include "mezzo/insight/insight.h"
+#include "mezzo/insight/summary.h"
 #include "mezzo/mezzo.h"
 
 namespace mz = mezzo;

@@ -6,10 +6,10 @@
 
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/plans.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 #include "tests/emulation/tuned.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 
 #include "core/capture.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "tests/device_array.h"
-#include "tests/support.h"
+#include "tests/cuda/device_array.h"
+#include "tests/support/support.h"
 
 namespace {
 

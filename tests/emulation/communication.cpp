@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "tests/emulation/engine.h"
 
 namespace mezzo::emulation {

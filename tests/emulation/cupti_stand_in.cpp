@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "cuda/cupti.h"
+#include "cuda/runtime/cupti.h"
 
 using namespace mezzo::cuda::cupti;
 

@@ -9,13 +9,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cuda/cupti.h"
+#include "cuda/runtime/cupti.h"
+#include "mezzo/insight/profiler.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
-#include "mezzo/profiler.h"
 #include "tests/emulation/cupti_stand_in.h"
 #include "tests/emulation/engine.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace {
 

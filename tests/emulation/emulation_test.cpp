@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda/mma.cuh"
-#include "tests/device_array.h"
+#include "tests/cuda/device_array.h"
 
 namespace {
 

@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 #include "tests/emulation/tuned.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

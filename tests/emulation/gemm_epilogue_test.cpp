@@ -4,11 +4,12 @@
 #include <cmath>
 #include <vector>
 
-#include "cuda/runtime.h"
-#include "mezzo/bert.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/models/bert_config.h"
 #include "tests/emulation/tuned.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "tests/emulation/tuned.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace {
 

@@ -5,11 +5,11 @@
 
 #include "core/step_memory.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
 #include "mezzo/matmul_precision.h"
-#include "tests/device_array.h"
+#include "tests/cuda/device_array.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/fake_lt.h"
 

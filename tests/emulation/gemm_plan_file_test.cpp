@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 #include "tests/emulation/tuned.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace {
 

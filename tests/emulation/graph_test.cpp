@@ -3,8 +3,8 @@
 #include <map>
 #include <string>
 
-#include "cuda/runtime.h"
-#include "tests/device_array.h"
+#include "cuda/runtime/runtime.h"
+#include "tests/cuda/device_array.h"
 #include "tests/emulation/engine.h"
 
 namespace {

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/copies.h"
-#include "cuda/runtime.h"
-#include "mezzo/dlpack.h"
+#include "cuda/elementwise/copies.h"
+#include "cuda/runtime/runtime.h"
+#include "mezzo/interchange/dlpack.h"
 #include "mezzo/mezzo.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"

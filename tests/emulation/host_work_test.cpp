@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "core/recycled.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/models/resnet.h"
 #include "tests/emulation/idle.h"
 #include "tools/heap.h"
 

@@ -6,7 +6,8 @@
 
 #include "core/capture.h"
 #include "core/staging.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
+#include "mezzo/data/prefetch.h"
 #include "mezzo/mezzo.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"

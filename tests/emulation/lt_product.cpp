@@ -60,8 +60,7 @@ public:
         b_ = lines(p, o.b, p.b_type, p.stride_b, p.n, p.trans_b ? 1 : p.ldb, p.trans_b ? p.ldb : 1);
     }
     double operator()(std::int64_t batch, std::int64_t i, std::int64_t j) const {
-        const T *const a = &a_[std::size_t((batch * m_ + i) * k_)],
-                       *const b = &b_[std::size_t((batch * n_ + j) * k_)];
+        const T *const a = a_.data() + (batch * m_ + i) * k_, *const b = b_.data() + (batch * n_ + j) * k_;
         T sum = 0;
         for (std::int64_t l = 0; l < k_; ++l) sum += a[l] * b[l];
         return sum;

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/nccl.h"
+#include "cuda/nccl/nccl.h"
 #include "tests/emulation/communication.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"

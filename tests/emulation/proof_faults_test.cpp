@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "core/tensor_impl.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/conv.h"
 #include "kernels/proof.h"
 #include "mezzo/autograd.h"
+#include "mezzo/data/prefetch.h"
 #include "mezzo/log.h"
-#include "mezzo/prefetch.h"
 #include "tests/emulation/faults.h"
 #include "tests/emulation/proof_scope.h"
-#include "tests/kernels.h"
-#include "tests/support.h"
+#include "tests/support/kernels.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include "kernels/proof.h"
 #include "mezzo/cuda.h"
 #include "mezzo/log.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace mezzo::test {
 

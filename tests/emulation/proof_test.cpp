@@ -7,7 +7,7 @@
 
 #include "core/tensor_impl.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "kernels/proof.h"
 #include "kernels/verdict_file.h"
 #include "mezzo/capture.h"

@@ -1,5 +1,5 @@
-// cuda/runtime.h by the emulator: linked in place of cuda/runtime.cpp.
-#include "cuda/runtime.h"
+// cuda/runtime/runtime.h by the emulator: linked in place of cuda/runtime/runtime.cpp.
+#include "cuda/runtime/runtime.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "core/capture.h"
-#include "cuda/capture_owner.h"
-#include "cuda/copies.h"
-#include "cuda/device_id.h"
-#include "cuda/devices.h"
-#include "cuda/last_error.h"
+#include "cuda/elementwise/copies.h"
+#include "cuda/runtime/capture_owner.h"
+#include "cuda/runtime/device_id.h"
+#include "cuda/runtime/devices.h"
+#include "cuda/runtime/last_error.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"
@@ -363,7 +363,7 @@ void clear_error() noexcept {}
 void allow_dynamic_shared(const void*, std::size_t) {}
 unsigned grid_limit(unsigned block) {
     if (options.multiprocessors == 0) return options.grid_limit;
-    return options.multiprocessors * std::min(2048 / block, 32u);  // as cuda/runtime.cpp
+    return options.multiprocessors * std::min(2048 / block, 32u);  // as cuda/runtime/runtime.cpp
 }
 
 }  // namespace mezzo::cuda

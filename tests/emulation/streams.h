@@ -10,7 +10,7 @@
 #include <functional>
 #include <mutex>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "tests/emulation/graph.h"
 
 namespace mezzo::emulation {

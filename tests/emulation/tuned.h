@@ -7,7 +7,7 @@
 #include "cuda/gemm/gemm.h"
 #include "mezzo/cuda.h"
 #include "mezzo/device.h"
-#include "tests/device_array.h"
+#include "tests/cuda/device_array.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/fake_lt.h"
 

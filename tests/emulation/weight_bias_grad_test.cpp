@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "cuda/runtime.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
+#include "tests/cpu/gemm_options_scope.h"
 #include "tests/emulation/tuned.h"
-#include "tests/folder.h"
-#include "tests/gemm_options_scope.h"
-#include "tests/support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -6,8 +6,10 @@
 
 #include "io/json.h"
 #include "io/shards.h"
-#include "mezzo/gpt_files.h"
 #include "mezzo/io.h"
+#include "mezzo/models/bert_config.h"
+#include "mezzo/models/gpt_config.h"
+#include "mezzo/models/gpt_files.h"
 
 using namespace mezzo;
 

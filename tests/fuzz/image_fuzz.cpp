@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "mezzo/images.h"
+#include "mezzo/data/images.h"
 
 using namespace mezzo;
 

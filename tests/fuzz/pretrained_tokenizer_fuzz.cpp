@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "mezzo/error.h"
-#include "mezzo/pretrained_tokenizer.h"
+#include "mezzo/text/pretrained_tokenizer.h"
 
 using namespace mezzo;
 

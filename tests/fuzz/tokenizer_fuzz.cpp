@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mezzo/error.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
 
 using namespace mezzo::data;
 

@@ -1,10 +1,10 @@
-// Checks at compile time that the records of cuda/cupti.h begin as those of CUPTI's own header, which comes
+// Checks at compile time that the records of cuda/runtime/cupti.h begin as those of CUPTI's own header, which comes
 // with the toolkit. Never run.
 #include <cupti.h>
 
 #include <type_traits>
 
-#include "cuda/cupti.h"
+#include "cuda/runtime/cupti.h"
 
 namespace own = mezzo::cuda::cupti;
 

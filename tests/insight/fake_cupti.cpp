@@ -1,4 +1,4 @@
-#include "tests/fake_cupti.h"
+#include "tests/insight/fake_cupti.h"
 
 #include <cupti.h>
 

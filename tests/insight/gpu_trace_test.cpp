@@ -1,4 +1,4 @@
-// tools/gpu_trace.h and cuda/cupti.h over a stand-in for CUPTI, whose records have the layout of CUPTI's own
+// tools/gpu_trace.h and cuda/runtime/cupti.h over a stand-in for CUPTI, whose records have the layout of CUPTI's own
 // header: gpu_trace_test path/to/libfake_cupti.so
 #include <cupti.h>
 #include <dlfcn.h>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/cupti.h"
+#include "cuda/runtime/cupti.h"
 #include "kernels/registry.h"
-#include "tests/fake_cupti.h"
+#include "tests/insight/fake_cupti.h"
 #include "tools/gpu_trace.h"
 
 namespace {

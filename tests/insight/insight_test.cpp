@@ -1,5 +1,5 @@
 // Overflow forensics: ranges, the trace of a step, its replay, anomaly detection, exponent histograms.
-#include "mezzo/insight.h"
+#include "mezzo/insight/insight.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,14 +8,14 @@
 
 #include "mezzo/amp.h"
 #include "mezzo/autograd.h"
-#include "mezzo/bert.h"
-#include "mezzo/exponents.h"
+#include "mezzo/insight/exponents.h"
+#include "mezzo/models/bert.h"
 #include "mezzo/module_scope.h"
 #include "mezzo/nn.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/optim.h"
 #include "mezzo/pointwise_ops.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // insight::EmitNvtx under a tool of the test's own (nvtx_injection.cpp), which NVTX attaches as it would
 // attach Nsight Systems.
-#include "mezzo/nvtx.h"
+#include "mezzo/insight/nvtx.h"
 
 #include <dlfcn.h>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // The profiler: events of a step, tables, traces, memory at the peak.
-#include "mezzo/profiler.h"
+#include "mezzo/insight/profiler.h"
 
 #include <catch2/catch.hpp>
 #include <sstream>
@@ -9,13 +9,13 @@
 
 #include "mezzo/amp.h"
 #include "mezzo/autograd.h"
-#include "mezzo/bert.h"
+#include "mezzo/insight/summary.h"
+#include "mezzo/models/bert.h"
 #include "mezzo/module_scope.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
-#include "mezzo/summary.h"
-#include "tests/folder.h"
-#include "tests/support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 namespace {
 

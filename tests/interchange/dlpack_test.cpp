@@ -1,11 +1,11 @@
 // DLPack in both directions. tests/interop/dlpack_test.py does the same with NumPy and PyTorch.
-#include "mezzo/dlpack.h"
+#include "mezzo/interchange/dlpack.h"
 
 #include <catch2/catch.hpp>
 
 #include "core/tensor_impl.h"
 #include "mezzo/ops.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
-#include "mezzo/numpy.h"
+#include "mezzo/interchange/numpy.h"
 #include "mezzo/ops.h"
-#include "tests/folder.h"
-#include "tests/support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Exports to ONNX: the bytes of the file, and refused models. tests/interop/onnx_test.py runs exported
 // models.
-#include "mezzo/onnx.h"
+#include "mezzo/interchange/onnx.h"
 
 #include <catch2/catch.hpp>
 
@@ -9,8 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "io/onnx_file.h"
-#include "mezzo/bert.h"
+#include "interchange/onnx/graph.h"
+#include "interchange/onnx_file.h"
+#include "mezzo/models/bert.h"
 #include "mezzo/module_scope.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
@@ -18,8 +19,7 @@
 #include "mezzo/rnn.h"
 #include "mezzo/shape_ops.h"
 #include "mezzo/version.h"
-#include "onnx/graph.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace {
 

@@ -5,10 +5,10 @@
 #include <exception>
 #include <string>
 
-#include "mezzo/dlpack.h"
-#include "mezzo/metrics.h"
-#include "mezzo/numpy.h"
+#include "mezzo/interchange/dlpack.h"
+#include "mezzo/interchange/numpy.h"
 #include "mezzo/ops.h"
+#include "mezzo/train/metrics.h"
 
 namespace {
 

@@ -2,8 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include "mezzo/io.h"
+#include "mezzo/models/bert_config.h"
 #include "mezzo/nn.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -3,9 +3,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "folder.h"
 #include "mezzo/io.h"
-#include "support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <functional>
 
-#include "folder.h"
 #include "mezzo/io.h"
 #include "mezzo/ops.h"
-#include "support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

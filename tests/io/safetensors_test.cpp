@@ -16,15 +16,15 @@
 #include <limits>
 #include <thread>
 
-#include "folder.h"
 #include "io/file.h"
-#include "mezzo/data.h"
-#include "mezzo/images.h"
+#include "mezzo/data/images.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/table.h"
+#include "mezzo/interchange/numpy.h"
 #include "mezzo/io.h"
-#include "mezzo/numpy.h"
 #include "mezzo/ops.h"
-#include "mezzo/table.h"
-#include "support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

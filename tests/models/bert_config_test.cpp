@@ -1,8 +1,9 @@
 // config.json of BERT models.
 #include <catch2/catch.hpp>
 
-#include "folder.h"
 #include "mezzo/io.h"
+#include "mezzo/models/bert_config.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

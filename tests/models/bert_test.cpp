@@ -1,5 +1,5 @@
 // BERT: names, counts, initial values, values and gradients against a plain float64 model, masks, heads.
-#include "mezzo/bert.h"
+#include "mezzo/models/bert.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,9 +8,9 @@
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/optim.h"
-#include "tests/grad_check.h"
-#include "tests/module_helpers.h"
-#include "tests/support.h"
+#include "tests/nn/module_helpers.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

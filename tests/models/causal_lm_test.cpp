@@ -1,16 +1,16 @@
 // nn::Gpt and nn::Llama: names, values and gradients against transformers, causality, padding, the tied
 // embedding, overflow.
-#include "mezzo/causal_lm.h"
+#include "mezzo/models/causal_lm.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "causal_models.h"
 #include "mezzo/amp.h"
 #include "mezzo/optim.h"
-#include "module_helpers.h"
-#include "reference/causal.h"
-#include "support.h"
+#include "tests/models/causal_models.h"
+#include "tests/nn/module_helpers.h"
+#include "tests/reference/causal.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

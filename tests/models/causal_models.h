@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "mezzo/autograd.h"
-#include "mezzo/gpt.h"
-#include "mezzo/llama.h"
+#include "mezzo/models/gpt.h"
+#include "mezzo/models/llama.h"
 
 namespace mezzo::test {
 

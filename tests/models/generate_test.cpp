@@ -1,15 +1,15 @@
 // generate(), sample_token() and the key-value cache.
-#include "mezzo/generate.h"
+#include "mezzo/models/generate.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
 
 #include "autograd/state.h"
-#include "causal_models.h"
 #include "mezzo/amp.h"
 #include "mezzo/device.h"
 #include "mezzo/eval_mode.h"
-#include "support.h"
+#include "tests/models/causal_models.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -1,13 +1,15 @@
 // Files of nn::Gpt and nn::Llama: configurations, names, folders.
-#include "mezzo/gpt_files.h"
+#include "mezzo/models/gpt_files.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
-#include "causal_models.h"
-#include "folder.h"
 #include "mezzo/io.h"
+#include "mezzo/models/causal_lm.h"
+#include "mezzo/models/gpt_config.h"
+#include "tests/models/causal_models.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

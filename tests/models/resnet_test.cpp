@@ -1,5 +1,5 @@
 // ResNets: counts, names, shapes, values against plain ops in float64, running statistics, presets, files.
-#include "mezzo/resnet.h"
+#include "mezzo/models/resnet.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,11 +8,12 @@
 #include "mezzo/amp.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
+#include "mezzo/distributed/state.h"
 #include "mezzo/io.h"
 #include "mezzo/optim.h"
-#include "tests/folder.h"
-#include "tests/module_helpers.h"
-#include "tests/support.h"
+#include "tests/nn/module_helpers.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

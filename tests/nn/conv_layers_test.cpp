@@ -5,15 +5,16 @@
 #include <cmath>
 #include <cstring>
 
-#include "folder.h"
 #include "mezzo/amp.h"
 #include "mezzo/averaged_model.h"
+#include "mezzo/data/table.h"
 #include "mezzo/io.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
-#include "module_helpers.h"
+#include "tests/nn/module_helpers.h"
 #include "tests/reference/conv.h"
-#include "tests/support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -7,7 +7,7 @@
 
 #include "mezzo/init.h"
 #include "mezzo/nn.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

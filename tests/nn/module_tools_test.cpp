@@ -3,9 +3,15 @@
 #include <catch2/catch.hpp>
 
 #include "core/side_by_side.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/transforms.h"
+#include "mezzo/insight/insight.h"
+#include "mezzo/insight/summary.h"
 #include "mezzo/log.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/train/trainer.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -11,7 +11,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
 #include "tests/reference/pytorch.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "mezzo/mezzo.h"
-#include "tests/grad_check.h"
-#include "tests/module_helpers.h"
+#include "tests/nn/module_helpers.h"
 #include "tests/reference/rnn.h"
-#include "tests/support.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

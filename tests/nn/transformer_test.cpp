@@ -8,12 +8,12 @@
 #include "mezzo/amp.h"
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
-#include "mezzo/bert.h"
 #include "mezzo/device.h"
-#include "tests/grad_check.h"
-#include "tests/module_helpers.h"
+#include "mezzo/models/bert.h"
+#include "tests/nn/module_helpers.h"
 #include "tests/reference/pytorch.h"
-#include "tests/support.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

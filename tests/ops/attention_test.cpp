@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "autograd/row.h"
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "autograd/row.h"
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "core/tensor_impl.h"
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "kernels/conv.h"
 #include "mezzo/error.h"
-#include "tests/kernels.h"
+#include "tests/support/kernels.h"
 
 namespace conv_case {
 

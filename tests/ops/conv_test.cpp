@@ -9,7 +9,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
 #include "tests/reference/conv.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -7,11 +7,11 @@
 #include <set>
 #include <string>
 
-#include "cpu/gemm.h"
-#include "cpu/isa.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/autograd.h"
 #include "mezzo/nn.h"
-#include "op_inputs.h"
+#include "tests/support/op_inputs.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -3,8 +3,12 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "mezzo/data/loader.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/models/bert_config.h"
+#include "mezzo/text/tokenizer.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -7,8 +7,8 @@
 #include "mezzo/cuda.h"
 #include "mezzo/nn.h"
 #include "mezzo/transformer.h"
-#include "tests/gemm_options_scope.h"
-#include "tests/support.h"
+#include "tests/cpu/gemm_options_scope.h"
+#include "tests/support/support.h"
 
 namespace {
 

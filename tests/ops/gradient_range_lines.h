@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "grad_check.h"
 #include "mezzo/attention_ops.h"
 #include "mezzo/autocast.h"
 #include "mezzo/image_ops.h"
@@ -18,7 +17,8 @@
 #include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
 #include "mezzo/sort_ops.h"
-#include "support.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/support.h"
 
 namespace mezzo::test {
 

@@ -7,8 +7,8 @@
 #include <set>
 #include <sstream>
 
-#include "gradient_range_lines.h"
 #include "mezzo/autograd.h"
+#include "tests/ops/gradient_range_lines.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -2,11 +2,11 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "grad_check.h"
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 #include "mezzo/shape_ops.h"
-#include "support.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

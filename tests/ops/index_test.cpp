@@ -6,8 +6,8 @@
 
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "support.h"
-#include "tests/kernels.h"
+#include "tests/support/kernels.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

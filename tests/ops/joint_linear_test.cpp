@@ -8,10 +8,10 @@
 #include "mezzo/attention_ops.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "mezzo/bert.h"
+#include "mezzo/models/bert.h"
 #include "mezzo/optim.h"
 #include "nn/replace.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

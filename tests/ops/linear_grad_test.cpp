@@ -4,7 +4,7 @@
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/cuda.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

@@ -4,11 +4,11 @@
 
 #include <cmath>
 
-#include "cpu/gemm.h"
-#include "cpu/isa.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/autograd.h"
 #include "mezzo/nn.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -6,12 +6,12 @@
 #include <limits>
 #include <optional>
 
-#include "grad_check.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
 #include "mezzo/loss_ops.h"
-#include "support.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -4,7 +4,7 @@
 
 #include "autograd/state.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

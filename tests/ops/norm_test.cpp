@@ -6,7 +6,7 @@
 
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -9,7 +9,7 @@
 #include "mezzo/image_ops.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/reduce_ops.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "mezzo/mezzo.h"
-#include "op_cases.h"
-#include "reference/ops.h"
+#include "tests/reference/ops.h"
+#include "tests/support/op_cases.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

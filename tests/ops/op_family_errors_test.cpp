@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -10,9 +10,9 @@
 #include "kernels/registry.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "op_cases.h"
-#include "op_inputs.h"
-#include "third_backend/backend.h"
+#include "tests/support/op_cases.h"
+#include "tests/support/op_inputs.h"
+#include "tests/third_backend/backend.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

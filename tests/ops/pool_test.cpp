@@ -5,13 +5,13 @@
 #include <limits>
 #include <numeric>
 
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/nn.h"
-#include "reference/pool.h"
-#include "support.h"
+#include "tests/reference/pool.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

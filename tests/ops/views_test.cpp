@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "mezzo/autograd.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using namespace mezzo::test;

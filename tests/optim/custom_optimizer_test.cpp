@@ -6,7 +6,7 @@
 
 #include "autograd/state.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -7,7 +7,7 @@
 
 #include "core/tensor_impl.h"
 #include "mezzo/mezzo.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 namespace {
 

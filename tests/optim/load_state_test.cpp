@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "mezzo/mezzo.h"
-#include "tests/scaler_bench.h"
+#include "tests/amp/scaler_bench.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "mezzo/mezzo.h"
 #include "tests/reference/optimizers.h"
 #include "tests/reference/pytorch.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -6,7 +6,7 @@
 
 #include "kernels/functor_step.h"
 #include "kernels/step_copies.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # The README's commands in a Debian 12 that has the README's packages and nothing else, without variables: builds, installs, and builds and
 # runs the README's program by pkg-config and by CMake. As root, with mmdebstrap. apt fetches the packages, with this machine's sources
-# and settings. Objects of BUILD_FOLDER are taken over where ninja finds them up to date. Usage: tests/bare_root_test.sh BUILD_FOLDER
+# and settings. Objects of BUILD_FOLDER are taken over where ninja finds them up to date. Usage: tests/package/bare_root_test.sh BUILD_FOLDER
 set -euo pipefail
-source=$(realpath "$(dirname "$0")/..")
+source=$(realpath "$(dirname "$0")/../..")
 build=$(realpath "$1")
 work=$(mktemp -d)
 root=$work/root
@@ -48,8 +48,8 @@ in_root "$(sed -n '/^ninja/p' <<<"$commands")"
 
 version=$(sed -n "s/^project('mezzo'.*version: '\([^']*\)', license.*/\1/p" "$source/meson.build")
 mkdir "$root/readme" "$root/cmake"
-python3 "$source/tests/extract_program.py" "$source/README.md" >"$root/readme/program.cpp"
-cp "$source/tests/installed/"{CMakeLists.txt,program.cpp} "$root/cmake"
+python3 "$source/tests/docs/extract_program.py" "$source/README.md" >"$root/readme/program.cpp"
+cp "$source/tests/package/installed/"{CMakeLists.txt,program.cpp,components.cpp} "$root/cmake"
 in_root "$(block 3 | sed -n '/^meson install/p')"
 tests=$(find "$root$source/build/tests" -name '*.o' -print -quit)
 [ -z "$tests" ] || { echo "bare root: meson install has compiled tests: $tests"; exit 1; }

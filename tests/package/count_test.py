@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""tests/count.py over logs of every kind: what it counts, and which tests must be there. Usage: count_test.py COUNT"""
+"""tests/package/count.py over logs of every kind: what it counts, and which tests must be there. Usage: count_test.py COUNT"""
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from checks import check, finish
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, finish  # noqa: E402
 
 TESTS = [("mezzo:cases / a_test", "OK", "All tests passed (7 assertions in 3 test cases)"),
          ("mezzo:cases / b_test", "FAIL", "test cases: 5 | 3 passed | 2 failed"),

@@ -19,7 +19,7 @@ def errors(header):
     return [] if run.returncode == 0 else re.findall(r"error: (.*)", run.stderr)
 
 
-headers = sorted(path.name for path in (ROOT / "include/mezzo").glob("*.h"))
+headers = sorted(str(path.relative_to(ROOT / "include/mezzo")) for path in (ROOT / "include/mezzo").rglob("*.h"))
 failures = 0 if len(headers) > 20 else 1
 with concurrent.futures.ThreadPoolExecutor(2) as pool:
     for header, found in zip(headers, pool.map(errors, headers)):

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What the shared library exports is what include/mezzo declares: every exported symbol belongs to a name of the public headers, and every
-function of theirs that the library defines is exported. Nothing is defined in a source file and inline as well: the linker would take the
-former for both. Usage: exports_test.py SOURCE_ROOT SHARED_LIBRARY STATIC_LIBRARY -- COMPILER..."""
+"""What a shared library exports is what include/mezzo declares, and under the version MEZZO_INTERNAL what MEZZO_INTERNAL marks in src:
+every exported symbol belongs to such a name, and every function of the public headers that a library defines is exported. Nothing is defined in a source file and inline as well: the linker would take the
+former for both. Usage: exports_test.py SOURCE_ROOT SHARED STATIC [SHARED STATIC...] -- COMPILER..."""
 import collections
 import pathlib
 import re
 import subprocess
 import sys
 
-ROOT, SHARED, STATIC = sys.argv[1:4]
-COMPILER = sys.argv[5:]
+ROOT = sys.argv[1]
+LIBRARIES = list(zip(*[iter(sys.argv[2:sys.argv.index("--")])] * 2))
+COMPILER = sys.argv[sys.argv.index("--") + 1:]
 HEADERS = pathlib.Path(ROOT, "include/mezzo").resolve()
 # What stands between _Z and the name: type information, virtual tables, thunks, guards and wrappers, static objects of a function.
 PREFIX = re.compile(r"_Z(?:T[ISVTHWC]|Tc?[hv]n?\d+_(?:n?\d+_)?|Tch?v?.*?(?=N5mezzo)|GV|GR|Z)*")
@@ -18,7 +19,7 @@ OPERATOR = "operator"
 
 def preprocessed():
     """The lines of the public headers' own text, with macros replaced. fmt.h has templates only, and needs fmt."""
-    includes = "".join(f'#include "mezzo/{h.name}"\n' for h in sorted(HEADERS.glob("*.h")) if h.name != "fmt.h")
+    includes = "".join(f'#include "{h.relative_to(HEADERS.parent)}"\n' for h in sorted(HEADERS.rglob("*.h")) if h.name != "fmt.h")
     text = subprocess.run(COMPILER + ["-std=c++20", "-E", "-I" + str(HEADERS.parent), "-x", "c++", "-"], input=includes, text=True,
                           capture_output=True, check=True).stdout
     own = False
@@ -160,9 +161,21 @@ def fault(symbol, declared):
 
 
 def symbols(kinds, *command):
-    """The defined symbols of these kinds."""
+    """The defined symbols of these kinds, by the version that they are exported with."""
     text = subprocess.run(["nm", "--defined-only", "--extern-only", *command], capture_output=True, text=True, check=True).stdout
-    return {name for kind, name in re.findall(r"^[0-9a-f]+ (\w) (\S+)$", text, re.M) if kind in kinds}
+    found = collections.defaultdict(set)
+    for kind, name, version in re.findall(r"^[0-9a-f]+ (\w) ([^\s@]+)(?:@@?(\S+))?$", text, re.M):
+        if kind in kinds:
+            found[version].add(name)
+    return found
+
+
+def marked():
+    """The functions, classes and variables that MEZZO_INTERNAL marks."""
+    text = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(ROOT, "src").rglob("*.h"))
+    classes = re.findall(r"(?:class|struct) MEZZO_INTERNAL (\w+)", text)
+    others = re.findall(r"^ *(?:template <[^>]*> )?MEZZO_INTERNAL [^({;=]*?(\w+)(?:\(|\{| = )", text, re.M)
+    return set(classes) | set(others)
 
 
 def readable(names):
@@ -171,24 +184,37 @@ def readable(names):
     return dict(zip(names, shown))
 
 
-def main():
-    declared = Declared("\n".join(preprocessed()))
-    exported = symbols("TDBRVWGSui", "-D", SHARED)
+def check_library(shared, static, declared, internal):
+    """Prints the faults of a library. Returns how many there are, and the internal names that it exports."""
+    versions = symbols("TDBRVWGSui", "-D", shared)
+    own = {s for v, names in versions.items() if v.startswith("MEZZO_INTERNAL") for s in names}
+    exported = {s for v, names in versions.items() if not v.startswith("MEZZO_INTERNAL") for s in names}
     faults = {s: fault(s, declared) for s in exported}
+    faults |= {s: "no MEZZO_INTERNAL marks it" for s in own if not internal & set(path_of(s) or ())}
     faults = {s: text for s, text in faults.items() if text}
     # Functions and variables that are defined in a source file; inline ones and templates are the caller's as well.
-    missing = {s for s in symbols("TDBR", STATIC) - exported if not fault(s, declared)}
-    twice = symbols("TDBR", STATIC) & symbols("WV", STATIC)
-    text = readable(set(faults) | missing | twice)
+    defined, inline = symbols("TDBR", static)[""], symbols("WV", static)[""]
+    missing = {s for s in defined - exported - own if not fault(s, declared)}
+    text = readable(set(faults) | missing | (defined & inline))
     for symbol in sorted(faults, key=text.get):
         print(f"exported: {text[symbol]}: {faults[symbol]}")
     for symbol in sorted(missing, key=text.get):
         print(f"not exported: {text[symbol]}")
-    for symbol in sorted(twice, key=text.get):
+    for symbol in sorted(defined & inline, key=text.get):
         print(f"defined in a source file, and inline in a header: {text[symbol]}")
+    wrong = len(faults) + len(missing) + len(defined & inline)
+    print(f"{pathlib.Path(shared).name}: {len(exported)} public symbols, {len(own)} internal ones, {wrong} wrong")
+    return wrong + (len(exported) < 20), set(re.findall(r"\w+", " ".join(readable(own).values())))
+
+
+def main():
+    declared, internal = Declared("\n".join(preprocessed())), marked()
+    results = [check_library(*library, declared, internal) for library in LIBRARIES]
+    unused = internal - set.union(*(names for _, names in results))
+    for name in sorted(unused):
+        print(f"marked MEZZO_INTERNAL, and not exported: {name}")
     known = sum(map(len, declared.names.values()))
-    print(f"exports: {len(exported)} symbols, {known} names in the headers, {len(faults)} wrong, {len(missing)} missing, {len(twice)} twice")
-    sys.exit(1 if faults or missing or twice or len(exported) < 500 or known < 500 else 0)
+    sys.exit(1 if unused or any(wrong for wrong, _ in results) or known < 500 or len(internal) < 50 else 0)
 
 
 main()

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs a build into an empty folder and builds a program from outside against it: with pkg-config and with CMake, shared and
-# static, with each compiler that is there. Usage: tests/install_test.sh BUILD_FOLDER
+# static, with each compiler that is there. Usage: tests/package/install_test.sh BUILD_FOLDER
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 build=$(realpath "$1")
@@ -39,6 +39,24 @@ built_with() {
     # shellcheck disable=SC2046
     "$1" -static "$object" -o "$work/all_static" $(flags --static --libs) 2>"$work/warnings" || fail "$(cat "$work/warnings")"
     "$work/all_static" "$version" || fail "$1, all static: exit code $?"
+    ldd "$work/shared" | grep -E 'png|jpeg|utf8proc|libz|pcre|gloo|mezzo_' && fail "$1: the core's program needs these"
+    # shellcheck disable=SC2046
+    "$1" $(flags --cflags) -c "$work/components.cpp" -o "$object"
+    for_components "$1" "$object"
+}
+
+# for_components COMPILER OBJECT: the program that uses all of them, by their own pkg-config files.
+for_components() {
+    local all
+    all=$(cd "$PKG_CONFIG_LIBDIR" && ls mezzo-*.pc)
+    all=${all//.pc/}
+    components() { pkg-config "--define-variable=prefix=$prefix" "$@" $all; }
+    # shellcheck disable=SC2046
+    "$1" "$2" -o "$work/with_shared" $(components --libs)
+    "$work/with_shared" || fail "$1, components, shared: exit code $?"
+    # shellcheck disable=SC2046
+    "$1" -static "$2" -o "$work/with_static" $(components --static --libs) 2>"$work/warnings" || fail "$(cat "$work/warnings")"
+    "$work/with_static" || fail "$1, components, static: exit code $?"
 }
 
 # found_by_cmake COMPILER: the same program, by the targets of mezzoConfig.cmake.
@@ -47,6 +65,8 @@ found_by_cmake() {
         cmake --build "$work/cmake-$1" >>"$work/log" || fail "$(cat "$work/log")"
     "$work/cmake-$1/shared" "$version" || fail "$1, CMake, shared: exit code $?"
     "$work/cmake-$1/static" "$version" || fail "$1, CMake, static: exit code $?"
+    "$work/cmake-$1/with_shared" || fail "$1, CMake, components, shared: exit code $?"
+    "$work/cmake-$1/with_static" || fail "$1, CMake, components, static: exit code $?"
 }
 
 compilers=(g++)
@@ -56,7 +76,7 @@ for compiler in "${compilers[@]}"; do
     if command -v cmake >/dev/null; then found_by_cmake "$compiler"; fi
 done
 if command -v cmake >/dev/null; then
-    (cd "$work" && cmake "-DTEMPLATE=$here/../tools/packaging/mezzoConfigVersion.cmake.in" -P versions.cmake)
+    (cd "$work" && cmake "-DTEMPLATE=$here/../../tools/packaging/mezzoConfigVersion.cmake.in" -P versions.cmake)
     grep -rl -e "${libdir#"$work/root"}" "$libdir/cmake" && fail "these files do not bear being moved"
 fi
 
@@ -70,8 +90,8 @@ readelf -d "$libdir/libmezzo.so" | grep 'NEEDED.*libfmt' && fail "the library ne
 readelf -n "$libdir/libmezzo.so" | grep 'Build ID' >/dev/null || fail "no build ID, whatever LDFLAGS say"
 
 doc=$prefix/share/doc/mezzo
-cmp "$here/../LICENSE" "$doc/LICENSE"
-for file in README.md docs samples; do diff -r "$here/../$file" "$doc/$file"; done
+cmp "$here/../../LICENSE" "$doc/LICENSE"
+for file in README.md docs samples; do diff -r "$here/../../$file" "$doc/$file"; done
 # A sample is built from where it was installed.
 # shellcheck disable=SC2046
 g++ $(flags --cflags) -fsyntax-only "$doc/samples/gallery/csv_regression.cpp"

@@ -7,7 +7,7 @@ import sys
 
 ROOT = sys.argv[1]
 COMPILER = sys.argv[3:]
-HEAD = """#include <mezzo/mezzo.h>
+HEAD = """#include <mezzo/everything.h>
 using namespace mezzo;
 void use(Tensor a, Tensor b, Tensors list, nn::Linear layer, nn::Sequential net, amp::GradScaler& scaler,
          optim::SGD& optimizer, nn::Module& module, data::WordPiece words, io::SafeTensors file) {

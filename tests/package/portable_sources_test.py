@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The sources of the library that use the system compile where it is a Unix, but not Linux (tests/other_unix.h): what is Linux' alone has
+"""The sources of the library that use the system compile where it is a Unix, but not Linux (tests/support/other_unix.h): what is Linux' alone has
 a condition around it and something in its place. They are compiled, not run. Usage: portable_sources_test.py SOURCE_ROOT -- COMPILER..."""
 import concurrent.futures
 import pathlib
@@ -10,7 +10,7 @@ import sys
 ROOT = pathlib.Path(sys.argv[1])
 COMPILER = sys.argv[3:]
 SYSTEM = re.compile(r"^#include <(sys/|linux/|net/|netinet/|arpa/|unistd|fcntl|poll|dlfcn|sched|elf|link|pthread|signal\.h|termios)", re.M)
-OTHER = ["-U__linux__", "-U__linux", "-Ulinux", "-U__gnu_linux__", "-U__ELF__", "-include", str(ROOT / "tests/other_unix.h")]
+OTHER = ["-U__linux__", "-U__linux", "-Ulinux", "-U__gnu_linux__", "-U__ELF__", "-include", str(ROOT / "tests/support/other_unix.h")]
 MODULES = {"src/distributed/gloo.cpp"}  # a module of its own, made where there is Gloo
 
 

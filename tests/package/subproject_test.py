@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 
-from checks import check, finish
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, finish  # noqa: E402
 
 MESON_BUILD, PROGRAM, BUILD = map(pathlib.Path, sys.argv[1:])
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(*command, folder=None):
@@ -50,7 +51,7 @@ def check_targets(build):
 def check_program(build):
     run("ninja", "-C", build, "program.p/program.cpp.o")
     link = run("ninja", "-C", build, "-t", "commands", "program").strip().split("\n")[-1]
-    check("subprojects/mezzo/libmezzo.a" in link, f"the program is linked by {link}")
+    check("subprojects/mezzo/src/libmezzo.a" in link, f"the program is linked by {link}")
     run("sh", "-c", link.replace("subprojects/mezzo/", f"{BUILD.resolve()}/"), folder=build)
     version = json.loads((BUILD / "meson-info/intro-projectinfo.json").read_text())["version"]
     check(subprocess.run([build / "program", version]).returncode == 0, "the program failed")

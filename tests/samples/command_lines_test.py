@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-from checks import check, finish
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, finish  # noqa: E402
 
 BAD = ("nan", "inf", "-inf", "-1", "-0.5", "1e400", "18446744073709551616", "-9223372036854775809", "many", "1x", " ", "0x10", "1e3 ", "+-1")
 
@@ -129,7 +130,6 @@ def test_unreadable(programs, folder):
 
 # What the help of the training programs has, with these defaults.
 COMMON = {"fashion_mnist", "train_csv", "bert_classifier", "gpt", "resnet"}
-PROFILED = {"bert_classifier", "gpt", "resnet"}
 
 
 def test_help(programs):
@@ -139,8 +139,6 @@ def test_help(programs):
         names = ["--help", "--config"]
         if program.name in COMMON:
             names += ["--device", "--precision", "--seed", "--threads"]
-        if program.name in PROFILED:
-            names += ["--profile"]
         for name in names:
             check(re.search(rf"^  (-\w,)?{name}\b", text, re.M), f"{program.name} --help: no {name}")
         for match in re.finditer(r"^  (-[-\w,]*) (?:U?INT|FLOAT)(?::from \S+ to [^\s=]+)?(\S*)( REQUIRED)?", text, re.M):
@@ -179,9 +177,10 @@ def test_config_errors(programs, folder):
     if "gpt" in programs:
         refused(programs["gpt"], "lr = nan\n", "--lr:", "from 0 to 1000")
         refused(programs["gpt"], "precision = 'fp8'\n", "--precision:", "fp8")
+        refused(programs["gpt"], "resume = true\n", "--resume requires --checkpoints")
     if "bert_classifier" in programs:
         refused(programs["bert_classifier"], "pooler = 'perhaps'\n", "pooler")
-        refused(programs["bert_classifier"], "resume = true\n", "--resume: needs --checkpoint")
+        refused(programs["bert_classifier"], "resume = true\n", "--resume requires --checkpoints")
 
 
 def test_config_values(programs, folder):

@@ -9,15 +9,12 @@ import csv
 import json
 import pathlib
 import random
-import resource
 import struct
 import subprocess
 import time
 import zlib
 
-from checks import check, finish
-from sample_profile import profile_problems
-from sample_runs import PROGRAM, kill_and_resume, run, run_parts, without
+from sample_runs import PROGRAM, check, finish, kill_and_resume, run, run_parts, without
 
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 SMALL = ["--model", "resnet8", "--batch", "20", "--threads", "1", "--device", "cpu", "--warmup", "0"]
@@ -54,9 +51,23 @@ def write_cifar(folder, train=200, test=40):
         (folder / name).write_bytes(b"".join(cifar_record(i % 10, picture(i % 10, generator)) for i in range(count)))
 
 
+def checkpoint_of(folder, step):
+    return folder / f"step-{step:010}.ckpt"
+
+
 def log_rows(path):
+    """Rows of steps and rows of epochs, without the time of writing. A killed training writes some steps again: the last row counts."""
+    rows = {"step": {}, "epoch": {}}
     with open(path, encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        for row in csv.DictReader(file):
+            del row["time"]
+            rows["epoch" if row.get("test_accuracy") else "step"][int(row["step"])] = row
+    return list(rows["step"].values()), list(rows["epoch"].values())
+
+
+def untimed(path):
+    timed = ("seconds", "images_per_s", "peak_bytes")
+    return [[{k: v for k, v in row.items() if k not in timed} for row in rows] for rows in log_rows(path)]
 
 
 def read_safetensors(path):
@@ -90,24 +101,20 @@ def learns(folder, out):
     firsts = []
     for case in cases:
         log = out / "run.csv"
-        output = run("--data", folder, *SMALL, "--epochs", 2, "--lr", 0.05, "--log-every", 1, "--log", log, *case, "--save", out / "w.safetensors",
-                     "--profile", out / "trace.json").stdout
-        for problem in profile_problems(output, out / "trace.json", "layer1.0.conv1", 8):
-            check(False, f"{case} --profile: {problem}")
-        steps = [row for row in log_rows(log) if row["kind"] == "step"]
-        epochs = [row for row in log_rows(log) if row["kind"] == "epoch"]
+        output = run("--data", folder, *SMALL, "--epochs", 2, "--lr", 0.05, "--log-every", 1, "--log", log, *case, "--save", out / "w.safetensors").stdout
+        steps, epochs = log_rows(log)
         losses = [float(row["loss"]) for row in steps]
         firsts.append(losses[0])
         check(len(steps) == 20 and sum(losses[-3:]) < 0.7 * sum(losses[:3]), f"{case}: losses {losses}")
         check([int(row["step"]) for row in steps] == list(range(1, 21)) and len(epochs) == 2, f"{case}: rows")
         scaled = case[1] in ("fp16", "O1", "O2", "O3")
-        check(all(bool(row["scale"]) == scaled for row in steps), f"{case}: scale {steps[0]['scale']!r}")
+        check(all(bool(row.get("scale")) == scaled for row in steps), f"{case}: scale {steps[0].get('scale')!r}")
         if case[1] == "O3" or "128" in case:
             check({row["scale"] for row in steps} == {"128" if "128" in case else "1"}, f"{case}: static scale")
         check(0 <= float(epochs[-1]["test_accuracy"]) <= 1 and float(epochs[-1]["images_per_s"]) > 0
               and int(epochs[-1]["peak_bytes"]) > 1e6, f"{case}: {epochs[-1]}")
         mean = sum(losses[10:]) / 10
-        check(abs(float(epochs[1]["loss"]) - mean) < 1e-4, f"{case}: the epoch's loss {epochs[1]['loss']} is the mean of its steps', {mean}")
+        check(abs(float(epochs[1]["train_loss"]) - mean) < 1e-4, f"{case}: the epoch's loss {epochs[1]['train_loss']} is the mean of its steps', {mean}")
         check("test accuracy" in output, f"{case}: {output}")
         dtypes = {name: entry[0] for name, entry in read_safetensors(out / "w.safetensors")[0].items()}
         low = case[1] in ("O2", "O3")
@@ -144,11 +151,11 @@ def trains_on_folders(_, out):
                 rows = picture(label, generator)[:32 - i % 3]
                 (folder / f"{i}.png").write_bytes(png(rows))
     output = run("--data", out / "files", *without(SMALL, "--batch"), "--image-size", 32, "--epochs", 6, "--lr", 0.1, "--batch", 8, "--no-augment",
-                 "--save", out / "folder.safetensors", "--predict", out / "files/val/bars/0.png", "--checkpoint", out / "folder.ckpt").stdout
+                 "--save", out / "folder.safetensors", "--predict", out / "files/val/bars/0.png", "--checkpoints", out / "run").stdout
     check("test accuracy 100.00 %" in output and output.splitlines()[-1].startswith("bars\t"), output)
     (out / "moved").symlink_to(out / "files")
     output = run("--data", out / "moved", *without(SMALL, "--batch"), "--image-size", 32, "--epochs", 6, "--lr", 0.1, "--batch", 8, "--no-augment",
-                 "--checkpoint", out / "folder.ckpt", "--resume").stdout
+                 "--checkpoints", out / "run", "--resume").stdout
     check("resumed at epoch 7" in output, f"the same images by another path: {output}")
     # Weights of two classes as the start of a training for ten.
     write_cifar(out, 40, 20)
@@ -204,25 +211,22 @@ def keeps_torchvision_names(_, out):
 def survives_kills(folder, out):
     for case in (["--precision", "fp16"], ["--opt-level", "O2"]):
         training = ["--data", folder, *SMALL, "--epochs", 4, *case, "--checkpoint-every", 3, "--log-every", 2]
-        whole, killed = out / "whole", out / "killed"
-        run(*training, "--save", f"{whole}.safetensors", "--checkpoint", f"{whole}.ckpt", "--log", f"{whole}.csv")
-        files = ["--save", f"{killed}.safetensors", "--checkpoint", f"{killed}.ckpt", "--log", f"{killed}.csv", "--resume"]
-        kills = kill_and_resume([*training, *files], pathlib.Path(f"{killed}.ckpt"), 0.05)
+        whole, killed = out / f"whole-{case[1]}", out / f"killed-{case[1]}"
+        run(*training, "--save", f"{whole}.safetensors", "--checkpoints", whole, "--log", f"{whole}.csv", "--tensorboard", f"{whole}-events")
+        files = ["--save", f"{killed}.safetensors", "--checkpoints", killed, "--log", f"{killed}.csv", "--resume"]
+        kills = kill_and_resume([*training, *files], checkpoint_of(killed, 3), 0.05, killed)
         check(pathlib.Path(f"{whole}.safetensors").read_bytes() == pathlib.Path(f"{killed}.safetensors").read_bytes(),
               f"{case}: weights after {kills} kills differ from those of the uninterrupted run")
-        timed = ("seconds", "images_per_s", "peak_bytes")
-        rows = [[{k: v for k, v in row.items() if k not in timed} for row in log_rows(f"{run_}.csv")] for run_ in (whole, killed)]
-        check(rows[0] == rows[1], f"{case}: the logs differ: {[(a, b) for a, b in zip(*rows) if a != b][:2]} {len(rows[0])} {len(rows[1])}")
-        pathlib.Path(f"{killed}.ckpt").rename(f"{killed}-{case[1]}.ckpt")
-    refuses_other_settings(training, folder, out)
+        same_logs(whole, killed)
+        events = list(pathlib.Path(f"{whole}-events").iterdir())
+        check(len(events) == 1 and b"test_accuracy" in events[0].read_bytes(), f"--tensorboard: {events}")
+    refuses_other_settings(training, killed)
 
 
-def position(checkpoint):
-    """Epoch, batch and step of a checkpoint, and the name of that entry; None where there is none yet."""
-    if not checkpoint.exists():
-        return None, None
-    name, entry = next((n, e) for n, e in read_safetensors(checkpoint)[0].items() if n.endswith("position"))
-    return struct.unpack("<3q", entry[2]), name
+def same_logs(whole, killed):
+    for kind, one, other in zip(("steps", "epochs"), untimed(f"{whole}.csv"), untimed(f"{killed}.csv")):
+        check(one == other, f"{killed}: the logs differ in {kind}: {len(one)} and {len(other)} rows"
+              + "".join(f"\n  {a}\n  {b}" for a, b in zip(one, other) if a != b))
 
 
 def survives_kills_before_an_evaluation(folder, out):
@@ -232,59 +236,47 @@ def survives_kills_before_an_evaluation(folder, out):
     data.mkdir()
     for file in folder.glob("*.bin"):
         (data / file.name).write_bytes(file.read_bytes() * (25 if file.name.startswith("test") else 1))
-    training = [PROGRAM, "--data", data, *SMALL, "--epochs", 2, "--checkpoint-every", 5, "--log-every", 3]
-    whole, killed = out / "whole2", out / "killed2"
-    run(*training[1:], "--save", f"{whole}.safetensors", "--checkpoint", f"{whole}.ckpt", "--log", f"{whole}.csv")
-    rows = pathlib.Path(f"{whole}.csv").read_text().splitlines(keepends=True)
-    checkpoint, log = pathlib.Path(f"{killed}.ckpt"), pathlib.Path(f"{killed}.csv")
-    command = [str(a) for a in [*training, "--save", f"{killed}.safetensors", "--checkpoint", checkpoint, "--log", log, "--resume"]]
-    for epoch in (0, 1):
-        before = {file: file.read_bytes() for file in (checkpoint, log) if file.exists()}
+    training = ["--data", data, *SMALL, "--epochs", 2, "--checkpoint-every", 5, "--log-every", 3]
+    whole, killed = out / "whole", out / "killed"
+    run(*training, "--save", f"{whole}.safetensors", "--checkpoints", whole, "--log", f"{whole}.csv")
+    command = [*training, "--save", f"{killed}.safetensors", "--checkpoints", killed, "--log", f"{killed}.csv", "--resume"]
+    killed.mkdir()
+    for step in (10, 20):
+        before = {file.name: file.read_bytes() for file in killed.iterdir()}
         for _ in range(30):
-            if killed_at(command, checkpoint, (epoch, 10, 10 * epoch + 10)):
+            if killed_at([PROGRAM, *map(str, command)], checkpoint_of(killed, step)):
                 break
-            for file in (checkpoint, log):
-                file.unlink(missing_ok=True)
-                if file in before:
-                    file.write_bytes(before[file])
+            for file in killed.iterdir():
+                file.unlink()
+            for name, data in before.items():
+                (killed / name).write_bytes(data)
         else:
-            check(False, f"no evaluation of epoch {epoch + 1} is met")
-        if epoch == 0:  # as if the kill had come after the row of the epoch, which this evaluation writes
-            log.write_text(log.read_text() + next(row for row in rows if row.startswith("epoch,1,10,")))
-        loses_no_row(command, log)
-    refuses_damaged_positions(command, checkpoint)
-    run(*command[1:])
-    timed = ("seconds", "images_per_s", "peak_bytes")
-    logs = [[{k: v for k, v in row.items() if k not in timed} for row in log_rows(f"{run_}.csv")] for run_ in (whole, killed)]
-    check(logs[0] == logs[1], "the logs differ: " + "".join(f"\n  {row}" for row in logs[0] + logs[1] if (row in logs[0]) != (row in logs[1]))
-          + f"\n  {len(logs[0])} and {len(logs[1])} rows")
+            check(False, f"no evaluation after step {step} is met")
+    refuses_damaged_positions(command, checkpoint_of(killed, 20))
+    run(*command)
+    same_logs(whole, killed)
     check(pathlib.Path(f"{whole}.safetensors").read_bytes() == pathlib.Path(f"{killed}.safetensors").read_bytes(), "the weights differ")
 
 
-def killed_at(command, checkpoint, wanted):
-    """Whether a training was killed before its checkpoint went beyond this position."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None and position(checkpoint)[0] != wanted:
+def killed_at(command, checkpoint):
+    """Whether a training was killed after it had written this checkpoint, and before its evaluation ended."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not checkpoint.exists():
             time.sleep(0.001)
         process.kill()
-        return process.wait() == -9 and position(checkpoint)[0] == wanted
-
-
-def loses_no_row(command, log):
-    """A resumption that ends while it writes the log anew, here by a limit on the size of files."""
-    before = log.read_bytes()
-    process = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)))
-    check(process.returncode != 0 and log.read_bytes() == before, f"{len(log.read_bytes())} of {len(before)} bytes of the log are left")
+        output = process.communicate()[0]
+        return process.returncode == -9 and f"epoch {int(checkpoint.stem[5:]) // 10}: loss" not in output
 
 
 def refuses_damaged_positions(command, checkpoint):
-    before, name = checkpoint.read_bytes(), position(checkpoint)[1]
-    for values in ((1, 1 << 60, 20), (-1, 10, 20), (3, 0, 20), (1, 10, 19), (1, -1, 9)):
-        size = struct.unpack("<Q", before[:8])[0]
-        at = 8 + size + json.loads(before[8:8 + size])[name]["data_offsets"][0]
-        checkpoint.write_bytes(without_digests(before[:at] + struct.pack("<3q", *values) + before[at + 24:]))
-        check("its position is damaged" in run(*command[1:], expect=1).stderr, f"position {values}")
+    """Counters that no training can have: epoch, step, batch and evaluations without a best one."""
+    before = checkpoint.read_bytes()
+    size = struct.unpack("<Q", before[:8])[0]
+    header = json.loads(before[8:8 + size])
+    at = 8 + size + next(e for n, e in header.items() if n.endswith("trainer.progress"))["data_offsets"][0]
+    for values in ((-1, 20, 10, 0), (1, 2.5, 10, 0), (1, 20, 2e16, 0), (1, 20, float("nan"), 0)):
+        checkpoint.write_bytes(without_digests(before[:at] + struct.pack("<4d", *values) + before[at + 32:]))
+        check("of its state is" in run(*command, expect=1).stderr, f"position {values}")
     checkpoint.write_bytes(before)
 
 
@@ -298,10 +290,9 @@ def without_digests(data):
     return struct.pack("<Q", len(text)) + text + data[8 + size:]
 
 
-def refuses_other_settings(training, folder, out):
-    checkpoint = out / "killed-O2.ckpt"
-    before = checkpoint.read_bytes()
-    resume = [*training, "--checkpoint", checkpoint, "--resume"]
+def refuses_other_settings(training, checkpoints):
+    before = {file.name: file.read_bytes() for file in checkpoints.iterdir()}
+    resume = [*training, "--checkpoints", checkpoints, "--resume"]
     for name, then, now in (("--batch", 20, 10), ("--lr", 0.15, 0.2), ("--momentum", 0.9, 0.8), ("--epochs", 4, 5), ("--seed", 1, 2),
                             ("--weight-decay", 0.0005, 0.001), ("--schedule", "cosine", "steps"), ("--shortcut", "padding", "projection"),
                             ("--warmup", 0, 0.5), ("--label-smoothing", 0, 0.1), ("--max-steps", 0, 9), ("--keep-batchnorm", "", "no")):
@@ -310,7 +301,7 @@ def refuses_other_settings(training, folder, out):
     check("--precision or --opt-level: O2, now O3" in run(*without(resume, "--opt-level"), "--opt-level", "O3", expect=1).stderr, "--opt-level")
     check("--augment: true, now false" in run(*resume, "--no-augment", expect=1).stderr, "--no-augment")
     check("training data: 200 images" in run(*resume, "--limit", 100, expect=1).stderr, "other data")
-    check(checkpoint.read_bytes() == before, "a refused resumption has written the checkpoint")
+    check({file.name: file.read_bytes() for file in checkpoints.iterdir()} == before, "a refused resumption has written the checkpoint")
 
 
 def explains_errors(folder, out):
@@ -327,17 +318,20 @@ def explains_errors(folder, out):
     broken = bytearray((out / "labels/data_batch_1.bin").read_bytes())
     broken[3073] = 11
     (out / "labels/data_batch_1.bin").write_bytes(broken)
-    (out / "damaged.ckpt").write_bytes(b"damaged")
+    (out / "damaged").mkdir()
+    checkpoint_of(out / "damaged", 7).write_bytes(b"damaged")
     fails("--data: ", "--data", out / "none", *SMALL)
     fails("has neither a folder train nor the files of CIFAR-10", "--data", out / "nothing here", *SMALL)
     fails("data_batch_1.bin", "--data", out / "labels", *SMALL)
     fails("--image-size: CIFAR-10 has images of 32 x 32", *data, "--image-size", 64)
     fails("text.png", *data, "--predict", out / "text.png")
     fails("none.png", *data, "--predict", out / "none.png")
-    fails("--checkpoint: ", *data, "--checkpoint", out / "none/run")
+    fails("--checkpoints: ", *data, "--checkpoints", out / "text.png")
+    fails("--tensorboard: ", *data, "--tensorboard", out / "text.png/events")
     fails("--save: ", *data, "--save", out)
     fails("--log: ", *data, "--log", out / "none/log.csv")
-    fails("damaged.ckpt", *data, "--checkpoint", out / "damaged.ckpt", "--resume")
+    fails("step-0000000007.ckpt", *data, "--checkpoints", out / "damaged", "--resume")
+    fails("has checkpoints; set .resume", *data, "--checkpoints", out / "killed-O2")
     fails("text.png", *data, "--weights", out / "text.png")
     weights = ["--weights", out / "net.safetensors", "--epochs", 0, "--predict", out / "3.png"]
     fails("--model: resnet20, but the weights in ", "--model", "resnet20", *weights)

@@ -7,10 +7,9 @@ import sys
 import tempfile
 import time
 
-from checks import check
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "distributed"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("support", "distributed")]
 import gates  # noqa: E402
+from checks import check, finish  # noqa: E402,F401
 
 PROGRAM = sys.argv[1]
 
@@ -30,17 +29,19 @@ def without(arguments, option):
     return arguments[:at] + arguments[at + 2:]
 
 
-def kill_and_resume(arguments, checkpoint, longest_wait):
+def kill_and_resume(arguments, checkpoint, longest_wait, folder=None):
     """Kills a training with --resume up to five times and lets it end: first while it waits to write its first checkpoint, before
-    which it cannot end, then up to `longest_wait` seconds after a checkpoint. Returns the number of kills."""
+    which it cannot end, then up to `longest_wait` seconds after a checkpoint. Returns the number of kills. `folder` has all
+    checkpoints, if there are others than `checkpoint`, the first."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
     command, generator, kills = [PROGRAM, *map(str, arguments)], random.Random(3), 1
     with gates.writing_is_held(checkpoint), subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        check(gates.await_writer(process), "no checkpoint is written")
+        check(gates.await_writer(process, checkpoint), "no checkpoint is written")
         process.kill()
         check(process.wait() == -9, f"killed while it saves: exit code {process.returncode}")
     for attempt in range(5):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            killed = attempt < 4 and kill_after_checkpoint(process, checkpoint, generator.uniform(0, longest_wait))
+            killed = attempt < 4 and kill_after_checkpoint(process, folder or checkpoint, generator.uniform(0, longest_wait))
             error = process.communicate()[1]
         if not killed:
             check(process.returncode == 0, f"resuming: {error}")
@@ -49,11 +50,26 @@ def kill_and_resume(arguments, checkpoint, longest_wait):
     return kills
 
 
+def interrupt(checkpoint, number, *arguments):
+    """Sends a signal to a training while it waits to write this checkpoint, checks the exit code, and returns the output."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    with gates.writing_is_held(checkpoint) as gate, subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE,
+                                                                     stderr=subprocess.DEVNULL, text=True) as process:
+        check(gates.await_writer(process, checkpoint), "no checkpoint is written")
+        process.send_signal(number)
+        gate.close()
+        output = process.communicate(timeout=300)[0]
+    check(process.returncode == 128 + number, f"signal {number}: exit code {process.returncode}\n{output}")
+    return output
+
+
 def kill_after_checkpoint(process, checkpoint, wait):
-    """Kills the process `wait` seconds after it has written a checkpoint. False if it ended before, as it may if this process gets
-    no processor for long."""
+    """Kills the process `wait` seconds after it has written a checkpoint: a file, or one of a folder. False if it ended before, as it
+    may if this process gets no processor for long."""
     def written():
-        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        if not checkpoint.is_dir():
+            return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        return sorted(path.name for path in checkpoint.rglob("*.ckpt"))
     before = written()
     while written() == before:
         if process.poll() is not None:

@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "tests/kernels.h"
-#include "tests/support.h"
+#include "tests/support/kernels.h"
+#include "tests/support/support.h"
 
 namespace mezzo::test {
 

@@ -1,4 +1,4 @@
-#include "conv_reference.h"
+#include "tests/support/conv_reference.h"
 
 namespace mezzo::test {
 

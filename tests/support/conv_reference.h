@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/conv.h"
-#include "op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace mezzo::test {
 

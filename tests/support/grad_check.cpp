@@ -1,9 +1,9 @@
-#include "grad_check.h"
+#include "tests/support/grad_check.h"
 
 #include <cmath>
 
 #include "mezzo/autograd.h"
-#include "support.h"
+#include "tests/support/support.h"
 
 namespace mezzo::test {
 

@@ -1,4 +1,4 @@
-#include "op_cases.h"
+#include "tests/support/op_cases.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "grad_check.h"
-#include "support.h"
+#include "tests/support/grad_check.h"
+#include "tests/support/support.h"
 
 namespace mezzo::test {
 

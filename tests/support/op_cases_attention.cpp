@@ -1,6 +1,6 @@
 // Op cases of joint_linear, packed_attention and rotary_embedding.
 #include "mezzo/attention_ops.h"
-#include "op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace mezzo::test {
 

@@ -1,7 +1,7 @@
 // Op cases of convolutions.
-#include "conv_reference.h"
 #include "mezzo/image_ops.h"
 #include "ops/conv.h"
+#include "tests/support/conv_reference.h"
 
 namespace mezzo::test {
 

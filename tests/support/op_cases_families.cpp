@@ -11,7 +11,7 @@
 #include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
 #include "mezzo/sort_ops.h"
-#include "op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace mezzo::test {
 

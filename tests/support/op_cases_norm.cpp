@@ -1,6 +1,6 @@
 // Op cases of batch_norm and group_norm.
 #include "mezzo/image_ops.h"
-#include "op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace mezzo::test {
 

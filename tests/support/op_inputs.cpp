@@ -1,4 +1,4 @@
-#include "op_inputs.h"
+#include "tests/support/op_inputs.h"
 
 #include <string>
 

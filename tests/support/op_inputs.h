@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "op_cases.h"
+#include "tests/support/op_cases.h"
 
 namespace mezzo::test {
 

@@ -1,9 +1,9 @@
-// learn_bpe(): merges, limits and wrong input. tests/pretrained_reference_test.py compares with the
+// learn_bpe(): merges, limits and wrong input. tests/text/pretrained_reference_test.py compares with the
 // reference.
 #include <catch2/catch.hpp>
 
 #include "mezzo/error.h"
-#include "mezzo/pretrained_tokenizer.h"
+#include "mezzo/text/pretrained_tokenizer.h"
 
 using mezzo::Error;
 using mezzo::data::learn_bpe;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "mezzo/error.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
 
 using namespace mezzo;
 using namespace mezzo::data;

@@ -1,14 +1,14 @@
 // Tokenizers from tokenizer.json and related files: the rules one by one over small files, and refused files.
-// tests/pretrained_reference_test.py compares whole tokenizers with the reference.
-#include "mezzo/pretrained_tokenizer.h"
+// tests/text/pretrained_reference_test.py compares whole tokenizers with the reference.
+#include "mezzo/text/pretrained_tokenizer.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "folder.h"
 #include "mezzo/error.h"
-#include "support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -10,11 +10,11 @@
 #include <map>
 #include <random>
 
-#include "data/trie.h"
 #include "mezzo/device.h"
 #include "mezzo/error.h"
-#include "mezzo/tokenizer.h"
-#include "support.h"
+#include "mezzo/text/tokenizer.h"
+#include "tests/support/support.h"
+#include "text/trie.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

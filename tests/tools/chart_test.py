@@ -6,7 +6,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
-from checks import check, finish
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from checks import check, finish  # noqa: E402
 
 CHART = sys.argv[1]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -116,6 +117,12 @@ def test_other_logs(folder):
     (folder / "odd.csv").write_text("kind,step,loss,scale,skipped\nstep,1,2,8,0\nstep,2,2,-4,1\nstep,,2,4,2\nstep,3,2,4,2\n")
     crosses = [e for e in panel(draw(folder, folder / "odd.csv"), "Loss scale").iter(SVG + "path") if e.get("class") == "skip"]
     check(len(crosses) == 1, f"a scale below 0 and a row without a step are left out: {len(crosses)} crosses")
+    # Steps 2 and 3 of a training that was killed and resumed are there twice; the rows have no kind, as CsvWriter writes them.
+    (folder / "own.csv").write_text("step,time,loss,test_accuracy,epoch\n1,1,3,,\n2,1,9,,\n3,1,9,,\n2,1,2,,\n3,1,1,,\n3,1,,0.5,1\n")
+    root = draw(folder, folder / "own.csv")
+    curve = lines(panel(root, "Training loss"))["own"]
+    check(len(curve) == 3 and curve[0][1] < curve[1][1] < curve[2][1], f"the later row of a step counts: {curve}")
+    check(len(list(panel(root, "Test accuracy by epoch").iter(SVG + "circle"))) == 1, "a row with a test accuracy is of an epoch")
     root = draw(folder, folder / "a.csv", "--panels", "time,rate")
     check([panel(root, t) is not None for t in ("Training loss", "Test accuracy by time", "Images")] == [False, True, True], "--panels")
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 ROOT, BUILD = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/support"), str(ROOT / "tests/package")]
 from checks import check, finish, write  # noqa: E402
 from gpu import build, carry_out, make, parts, rehearsal  # noqa: E402
 
@@ -83,24 +83,23 @@ def gpu_check(folder, *options):
 
 
 def test_plan(folder):
-    """The dry run names every source of the build files, and every tool on every device test. Returns that run, which takes the longest."""
+    """The dry run names every source of the library and the tests, and every tool on every device test. Returns that
+    run, which takes the longest."""
     write(folder / "toolkit/bin/nvcc", "#!/bin/sh\n")
     write(folder / "toolkit/compute-sanitizer/compute-sanitizer", SANITIZER)
     run = gpu_check(folder, "--dry-run")
     check(missing(run) == absent(), f"missing: {missing(run)}, this machine lacks {absent()}")
     check(run.returncode == bool(absent()), f"dry run: exit code {run.returncode}\n{run.stderr}")
     check(not (folder / "out").exists(), "the dry run writes files")
-    sources = build.lists("meson.build") | build.lists("tests/meson.build")
-    check(sum(map(len, sources.values())) > 100, "the build files' lists were not read")
-    for name in sorted(set(sources) - build.NOT_HERE):
-        for source in sources[name]:
-            check(f" -c {source} " in run.stdout, f"{name}: {source} is not compiled")
+    device = build.tests("device_cases")
+    for source in [*build.library(), *build.tests("cases"), *device, *build.lists("tests/meson.build")["test_kernels"]]:
+        check(f" -c {source} " in run.stdout, f"{source} is not compiled")
     for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        for source in sources["device_test_sources"]:
+        for source in device:
             pattern = rf"--tool {tool} .*\[#{pathlib.Path(source).stem}\]"
             check(re.search(pattern, run.stdout), f"{tool} does not check {source}")
     order = re.findall(r"mezzo-tests '-#' '\[#(\w+)\]~\[\.\]' -w NoTests$", run.stdout, re.M)
-    ptx = [pathlib.Path(f).stem for f in build.executed_as_ptx(sources["device_test_sources"])]
+    ptx = [pathlib.Path(f).stem for f in build.executed_as_ptx(device)]
     check(order[1:len(ptx) + 1] == ptx, f"what has run as PTX does not run first: {order[:len(ptx) + 1]}")
     planned = re.findall(r"^# (\w+): (.*?); (\d+) s; ", run.stdout, re.M)
     last = max(i for i, (kind, _, _) in enumerate(planned) if kind == "sanitizer")
@@ -143,8 +142,8 @@ def plan_without_files(folder):
 
 
 def test_commands(folder):
-    """Every file that this build has compiled for the library and the tests is compiled with the same flags for the machine and the
-    same definitions; the first source of each list finds all of its headers."""
+    """Meson's build compiles each file of the library and the tests with the same flags for the machine and the same
+    definitions. The first source of each folder finds all of its headers."""
     plan = plan_without_files(folder)
     key = lambda source, command: (source, *[f for f in command if f.startswith("-DMEZZO_ISA_UNIT=")])
     planned = {key(c[c.index("-c") + 1], c): c for c in plan.compiles if c[c.index("-c") + 1].endswith(".cpp")}
@@ -152,66 +151,45 @@ def test_commands(folder):
     path = BUILD / "compile_commands.json"
     built = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     check(any(entry["file"].endswith("/gemm_isa.cpp") for entry in built), f"{path} does not list the library")
+    compared = set()
     for entry in built:
         source = os.path.relpath(pathlib.Path(entry["directory"], entry["file"]), ROOT)
         command = shlex.split(entry["command"])
         if key(source, command) not in planned or "emulated" in entry["output"]:
             continue
-        for what, pattern in (("machine", "-m.*"), ("arithmetic", "-f.*math.*"), ("definitions", "-DMEZZO.*")):
+        compared.add(key(source, command))
+        for what, pattern in (("machine", "-m.*"), ("arithmetic", "-f.*(math|vect).*"), ("definitions", "-DMEZZO.*")):
             here, there = ({f for f in c if re.fullmatch(pattern, f)} for c in (planned[key(source, command)], command))
             here, there = ({f for f in flags if not f.startswith(("-DMEZZO_OLDEST_GPU=", "-DMEZZO_NEWEST_PTX="))} for flags in (here, there))  # of the machine
             here -= {"-DMEZZO_HAVE_CUDA"} - there
             there -= {"-DMEZZO_HAVE_PNG", "-DMEZZO_HAVE_JPEG", "-DMEZZO_HAVE_PCRE2", "-DMEZZO_HAVE_NVTX"}  # libraries that a bare machine lacks
             check(there == here, f"{source}: {what}: {sorted(here)}, meson.build has {sorted(there)}")
-    nvcc = re.search(r"nvcc_args = \[(.*?)\]", (ROOT / "meson.build").read_text(encoding="utf-8"), re.S).group(1)
+    units = {k for k in planned if k[0].startswith("src/cpu/") and (len(k) > 1 or "/amx/" in k[0])}
+    check(units <= compared, f"not compiled by Meson: {sorted(units - compared)}")
+    nvcc = re.search(r"nvcc_args = \[(.*?)\]", (ROOT / "cuda/meson.build").read_text(encoding="utf-8"), re.S).group(1)
     wanted = {flag for flag in re.findall(r"'([^']*)'", nvcc) if flag.startswith(("-std", "-O", "-D"))}
     for command in plan.compiles:
         check(command[0] != plan.nvcc or wanted <= set(command), f"{command[-1]}: nvcc has not all of {sorted(wanted)}")
-    for name, sources in (plan.library_lists | plan.test_lists | {"samples": ["samples/mlp.cpp"]}).items():
-        command = next((planned[k] for k in planned if k[0] == sources[0]), None)
-        if command is None or name == "cuda_vendor_sources":  # those need a toolkit's headers
-            continue
+    first = {os.path.dirname(source): command for (source, *_), command in reversed(planned.items()) if not source.startswith("cuda/")}
+    for folder_of_sources, command in first.items():  # those of cuda/ need a toolkit's headers
         run = subprocess.run([*command[:command.index("-o")], "-E", "-o", "/dev/null"], cwd=ROOT, capture_output=True, text=True)
-        check(run.returncode == 0 or absent(), f"{name}: {run.stderr}")
+        check(run.returncode == 0 or absent(), f"{folder_of_sources}: {run.stderr}")
 
 
-def test_new_lists():
-    """New lists are read from meson.build, or missed by name; none is compiled without its flags."""
-    text = """
-x_args = []
-if host_machine.cpu_family() == 'x86_64'
-  x_args = avx2_args + ['-mx',  # 'a comment'
-                        '-my']
-endif
-x_args += [c ? '-mz' : '-mw']
-y_args = cpp.get_supported_arguments('-my')
-"""
-    found = build.values("avx2_args = ['-mavx2']\n" + text)
-    check(found == {"avx2_args": ["-mavx2"], "x_args": ["-mavx2", "-mx", "-my", "-mz"]}, f"values: {found}")
-    with tempfile.TemporaryDirectory() as name:
-        folder, root = pathlib.Path(name), build.ROOT
-        (folder / "tests").mkdir()
-        tests = (root / "tests/meson.build").read_text(encoding="utf-8")
-        (folder / "tests/meson.build").write_text(tests + "part_sources = files('gemm_test.cpp')\nnew_test_sources = files('new.cpp')\n",
-                                                  encoding="utf-8")
-        library = "x_sources = files('src/x.cpp')\ny_sources = files('src/y.cpp')\nz_sources = files('src/z.cpp')\n" \
-                  "static_library('x', x_sources, include_directories: includes, cpp_args: kernel_args + x_args)\n" \
-                  "static_library('y', y_sources, cpp_args: y_args)\n"
-        (folder / "meson.build").write_text((root / "meson.build").read_text(encoding="utf-8") + text + library, encoding="utf-8")
-        write(folder / "samples/mlp.cpp", '#include "training/extra.h"\n')
-        write(folder / "samples/training/extra.cpp", "")
-        build.ROOT = folder
-        plan = plan_without_files(folder)
-        said = plan.missing()
-        lacking = [line for line in said if "_sources" in line or "library" in line.split()[:5]]
-        build.ROOT = root
-    unlinked = [line for line in said if "in the program" in line]
-    check(unlinked == ["samples/training/extra.cpp in the program mlp, which includes its header"], f"a source that is not linked: {unlinked}")
-    flags = next(flags for _, source, flags in plan.parts if source == "x_sources")
-    check(flags[-3:] == ["-mx", "-my", "-mz"], f"flags of a new list: {flags}")
-    check(len(lacking) == 4 and "cpp_args of the library y" in lacking[0] and
-          all(f"the list {name} " in line for name, line in zip(("new_test_sources", "y_sources", "z_sources"), lacking[1:])),
-          f"lists that nothing compiles: {lacking}")
+def test_sources():
+    """The library's sources are the files that the build files name. Those of several instruction sets are in the
+    lists for them."""
+    files = [file for folder in ("src", "cuda") for file in (ROOT / folder).rglob("meson.build")]
+    named = {os.path.relpath(file.parent / path, ROOT) for file in files
+             for path in re.findall(r"'([^'\s]+\.(?:cpp|cu))'", file.read_text(encoding="utf-8"))}
+    there = {*build.library(), build.GLOO}
+    check(named == there, f"named by a build file or in src and cuda, but not both: {named ^ there}")
+    units = {path for path in build.library() if path.endswith(("_isa.cpp", "_amx.cpp"))}
+    known = build.lists("src/cpu/meson.build")
+    check(units == {path for name, _ in build.UNITS.values() for path in known[name]}, f"sources of several instruction sets: {units}")
+    programs = build.programs()
+    check(programs["bench"] == ["tools/bench.cpp", "tools/step_profile.cpp", "tools/gpu_trace.cpp"] and programs["mlp"] == ["samples/mlp.cpp"],
+          f"sources of programs: {programs}")
 
 
 def test_deps(folder):
@@ -254,7 +232,7 @@ def stand_ins(folder):
     write(folder / "tools/nvidia-smi", "#!/bin/sh\necho 'Stand-in, 9.0'\n")
     write(folder / "tools/python", PYTHON)
     for name, script in {"mezzo-tests": TESTS, "bench": BENCH, "gemm_search": SEARCH, "mlp": "#!/bin/sh\necho trained\n",
-                         "mezzo_info": "#!/bin/sh\n"}.items():
+                         "mezzo-info": "#!/bin/sh\n"}.items():
         write(folder / "out" / name, script)
 
 
@@ -275,9 +253,9 @@ def test_run(folder):
     check("launches 1" in markdown and "2 of 2 cases ran alone, with blocking launches; failed: odd, even (exit code 1)" in markdown and
           "dtype_test.cpp: 1 of 1 cases ran alone, with blocking launches; failed: none, so" in markdown, "cases in the report")
     page = (folder / "out/page.md").read_text(encoding="utf-8")
-    device = build.lists("tests/meson.build")["device_test_sources"]
+    device = build.tests("device_cases")
     ptx = build.executed_as_ptx(device)
-    check(set(ptx) > set(device) - {"tests/nccl_gpu_test.cpp"}, "not all device tests have run as PTX")
+    check(set(ptx) > set(device) - {"tests/cuda/nccl_gpu_test.cpp"}, "not all device tests have run as PTX")
     check(f"Of {len(ptx)} files of cases that pass over interpreted PTX {len(ptx)} have run here; all pass." in page, page)
     check(page.count("\n") < 80, f"page.md has {page.count(chr(10))} lines")
     names = [name for text in (page, markdown, json.dumps(report)) for name in (str(folder), str(ROOT)) if name in text]
@@ -400,7 +378,7 @@ def test_sanitizers(folder):
     run = gpu_check(folder, "--reuse", "--only", "sanitizer")
     report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
     found = [(r["tool"], r["file"], r["outcome"], r["summary"]) for r in report["sanitizer"] if r["outcome"] != "ok"]
-    check(found == [("memcheck", "tests/mma_test.cpp", "errors", "7 errors")], f"memcheck: {found}")
+    check(found == [("memcheck", "tests/cuda/mma_test.cpp", "errors", "7 errors")], f"memcheck: {found}")
     check(run.returncode == 1 and run.stdout.count("- FAILED") == 1, "an error under a sanitizer is no failure")
     check(len({r["tool"] for r in report["sanitizer"]}) == 4, "not all tools ran")
 
@@ -421,7 +399,7 @@ def main():
         test_numbers(pathlib.Path(folder))
         test_start(pathlib.Path(folder))
         test_commands(pathlib.Path(folder))
-        test_new_lists()
+        test_sources()
         test_deps(pathlib.Path(folder))
         test_rehearsal(dry)
         test_run(pathlib.Path(folder))

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(sys.argv[1])
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/support"), str(ROOT / "tests/package")]
 from checks import check, finish, write  # noqa: E402
 from gpu import build, carry_out, make, parts, report, run  # noqa: E402
 
@@ -220,7 +220,7 @@ def test_toolkit(folder):
     check(f"missing: {folder}/nothing/bin/nvcc" in out and "cannot start" in out, f"an nvcc that is not there: {out[-500:]}")
     write(folder / "toolkit/bin/nvcc", "#!/bin/sh\n")
     out, _ = start_gpu_check(folder, "--dry-run", "--only", "sample", "--toolkit", str(folder / "toolkit")).communicate(timeout=100)
-    compiles = [line for line in out.split("\n") if " -c cuda/norm.cu " in line]
+    compiles = [line for line in out.split("\n") if " -c cuda/norm/norm.cu " in line]
     check(len(compiles) == 1 and compiles[0].startswith(f"{folder}/toolkit/bin/nvcc "), f"nvcc: {compiles}")
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(sys.argv[1])
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/support"), str(ROOT / "tests/package")]
 from checks import check, finish  # noqa: E402
 from gpu import parts, predict, profile, report, roofline, targets  # noqa: E402
 

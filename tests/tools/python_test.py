@@ -12,7 +12,7 @@ import tempfile
 import threading
 import weakref
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "interop"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "interop"))
 from interpreter import need  # noqa: E402
 
 numpy, = need("numpy")

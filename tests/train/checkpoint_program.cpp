@@ -1,4 +1,4 @@
-// A training run that tests/training/checkpoint_test.py kills or makes fail:
+// A training run that tests/train/checkpoint_test.py kills or makes fail:
 //   checkpoint_program train FOLDER STEPS    resumes from the newest checkpoint, saves every second step, and
 //                                            prints a digest of all state that a next step depends on
 //   checkpoint_program faults FOLDER         saves and loads while each system call fails in turn
@@ -12,8 +12,9 @@
 #include <utility>
 
 #include "mezzo/mezzo.h"
-#include "tests/training/failing_calls.h"
-#include "tests/training_run.h"
+#include "mezzo/train/checkpoint.h"
+#include "tests/train/failing_calls.h"
+#include "tests/train/training_run.h"
 
 using namespace mezzo;
 using training::Checkpoint;

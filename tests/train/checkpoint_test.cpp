@@ -6,9 +6,9 @@
 #include <csignal>
 #include <cstring>
 
-#include "folder.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

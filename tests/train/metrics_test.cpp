@@ -1,6 +1,6 @@
 // Logs of runs: event files against golden bytes, CSV and JSON lines. tests/interop/tensorboard_test.py reads
 // the event files with TensorBoard itself.
-#include "mezzo/metrics.h"
+#include "mezzo/train/metrics.h"
 
 #include <sys/resource.h>
 #include <algorithm>
@@ -13,12 +13,12 @@
 #include <thread>
 
 #include "io/appended_file.h"
-#include "io/crc32c.h"
-#include "io/event_record.h"
-#include "mezzo/images.h"
+#include "io/crc.h"
+#include "mezzo/data/images.h"
 #include "mezzo/ops.h"
-#include "tests/folder.h"
-#include "tests/support.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
+#include "train/event_record.h"
 
 namespace {
 

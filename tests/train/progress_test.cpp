@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <limits>
 
-#include "folder.h"
-#include "mezzo/progress.h"
+#include "mezzo/train/progress.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

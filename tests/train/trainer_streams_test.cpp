@@ -1,10 +1,14 @@
 // training::Trainer on loaders with an unknown number of batches.
 #include <catch2/catch.hpp>
 
-#include "folder.h"
+#include "mezzo/data/batch_loader.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
-#include "training_run.h"
+#include "mezzo/train/progress.h"
+#include "mezzo/train/trainer.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
+#include "tests/train/training_run.h"
 
 using namespace mezzo;
 using test::Folder;

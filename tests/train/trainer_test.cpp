@@ -4,65 +4,32 @@
 #include <csignal>
 #include <filesystem>
 
-#include "folder.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
-#include "training_run.h"
+#include "mezzo/train/checkpoint.h"
+#include "mezzo/train/progress.h"
+#include "mezzo/train/stop_signals.h"
+#include "mezzo/train/trainer.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
+#include "tests/train/trainer_parts.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
 using test::Folder;
+using test::TrainerLog;
+using test::TrainerParts;
 using training::Ended;
 using training::Precision;
 using training::Trainer;
 using training::TrainerOptions;
 using training::TrainingStatus;
 
-namespace {
-
-// A model with its optimizer and data, the same for each seed.
-struct Parts {
-    explicit Parts(std::uint64_t seed = 5, double lr = 0.05, Device device = cpu_device) {
-        manual_seed(seed);
-        net = nn::Sequential{nn::Linear(8, 12), nn::ReLU(), nn::Dropout(0.3), nn::Linear(12, 3)};
-        net.to(device);
-        optimizer.emplace(net.parameters(), optim::SGDOptions{.lr = lr, .momentum = 0.9});
-        loader.emplace(
-            test::TrainingRun::data(),
-            data::DataLoaderOptions{.batch_size = 8, .shuffle = true, .seed = 3, .device = device});
-    }
-    auto loss() {
-        return [this](const data::Batch& batch) { return cross_entropy(net(batch.x), batch.y); };
-    }
-    std::vector<double> weights() const {
-        std::vector<double> result;
-        for (const StateDict& part : {net.state_dict(), optimizer->state_dict()})
-            for (const auto& [name, value] : part)
-                for (const double v : value.to_vector<double>()) result.push_back(v);
-        return result;
-    }
-    nn::Sequential net;
-    std::optional<optim::SGD> optimizer;
-    std::optional<data::DataLoader> loader;  // 7 batches, the last of 4 rows
-};
-
-struct Rows final : io::MetricWriter {
-    void log(std::int64_t step, const io::Metrics& metrics) override {
-        steps.push_back(step);
-        rows.push_back(metrics);
-    }
-    void flush() override { ++flushes; }
-    std::vector<std::int64_t> steps;
-    std::vector<io::Metrics> rows;
-    int flushes = 0;
-};
-
-}  // namespace
-
 TEST_CASE("trainer: the plain loop in float32, bfloat16 and float16, bit for bit", "[training]") {
     for (const Device device : test::devices())
         for (const Precision precision : {Precision::float32, Precision::bfloat16, Precision::float16}) {
-            Parts by_hand(5, 0.05, device);
+            TrainerParts by_hand(5, 0.05, device);
             optim::CosineAnnealingLR schedule(*by_hand.optimizer, {.t_max = 14});
             amp::GradScaler scaler({.init_scale = 1024, .enabled = precision == Precision::float16});
             for (int epoch = 0; epoch < 2; ++epoch)
@@ -82,7 +49,7 @@ TEST_CASE("trainer: the plain loop in float32, bfloat16 and float16, bit for bit
                     by_hand.optimizer->zero_grad();
                     schedule.step();
                 }
-            Parts trained(5, 0.05, device);
+            TrainerParts trained(5, 0.05, device);
             optim::CosineAnnealingLR same_schedule(*trained.optimizer, {.t_max = 14});
             Trainer trainer(trained.net, *trained.optimizer,
                             {.epochs = 2,
@@ -99,13 +66,13 @@ TEST_CASE("trainer: the plain loop in float32, bfloat16 and float16, bit for bit
 }
 
 TEST_CASE("trainer: accumulation is the larger batch, with what is left of an epoch", "[training]") {
-    Parts large, small;
+    TrainerParts large, small;
     large.loader.emplace(test::TrainingRun::data(),
                          data::DataLoaderOptions{.batch_size = 24, .drop_last = true});
     small.loader.emplace(test::TrainingRun::data(),
                          data::DataLoaderOptions{.batch_size = 8, .drop_last = true});
     large.net.eval();
-    const auto without_dropout = [](Parts& parts) {
+    const auto without_dropout = [](TrainerParts& parts) {
         return [&](const data::Batch& batch) {
             parts.net.eval();
             return cross_entropy(parts.net(batch.x), batch.y);
@@ -119,7 +86,7 @@ TEST_CASE("trainer: accumulation is the larger batch, with what is left of an ep
     const test::Tolerance allowed{.relative = 1e-5, .absolute = 1e-6};
     CHECK(test::difference(small.weights(), large.weights(), allowed).empty());
     // 7 batches in groups of 4: the second step has 3 batches, and takes their mean.
-    Parts rest, by_hand;
+    TrainerParts rest, by_hand;
     manual_seed(1);
     Trainer(rest.net, *rest.optimizer, {.accumulate = 4}).fit(*rest.loader, rest.loss());
     manual_seed(1);
@@ -135,8 +102,8 @@ TEST_CASE("trainer: accumulation is the larger batch, with what is left of an ep
 
 TEST_CASE("trainer: evaluation, early stopping, callbacks and logs", "[training]") {
     const Folder folder;
-    Parts parts;
-    Rows rows;
+    TrainerParts parts;
+    TrainerLog rows;
     optim::AveragedModel average(parts.net);
     const double accuracy[] = {0.5, 0.4, 0.7, 0.6, std::nan(""), 0.9};
     int evaluations = 0, epochs = 0;
@@ -174,7 +141,7 @@ TEST_CASE("trainer: evaluation, early stopping, callbacks and logs", "[training]
     CHECK(rows.rows[0][0].first == "loss");
     CHECK(rows.rows[0][0].second > 0.5);
     CHECK(rows.rows[0][2] == std::pair<std::string, double>("scale", 65536));
-    CHECK(rows.flushes == 1);
+    CHECK(rows.flushes == 6);  // before each checkpoint, and at the end
     CHECK(folder.listing() == "run ");
     const training::CheckpointFolder run(folder.file("run"), {.keep_best = 1, .metric = "accuracy"});
     CHECK(run.files().size() == 2);  // of the best epoch, the third, and of the last
@@ -184,7 +151,7 @@ TEST_CASE("trainer: evaluation, early stopping, callbacks and logs", "[training]
 }
 
 TEST_CASE("trainer: stopped anywhere and resumed it is the uninterrupted training", "[training]") {
-    const auto options = [](const std::string& path, optim::ReduceLROnPlateau& plateau, Parts& parts) {
+    const auto options = [](const std::string& path, optim::ReduceLROnPlateau& plateau, TrainerParts& parts) {
         return TrainerOptions{
             .epochs = 3,
             .precision = Precision::float16,
@@ -201,7 +168,7 @@ TEST_CASE("trainer: stopped anywhere and resumed it is the uninterrupted trainin
             .resume = true};
     };
     const Folder folder;
-    Parts whole;
+    TrainerParts whole;
     optim::ReduceLROnPlateau whole_plateau(*whole.optimizer, {.patience = 0});
     CHECK(Trainer(whole.net, *whole.optimizer, options(folder.file("whole"), whole_plateau, whole))
               .fit(*whole.loader, whole.loss()) == Ended::finished);
@@ -210,8 +177,8 @@ TEST_CASE("trainer: stopped anywhere and resumed it is the uninterrupted trainin
         int runs = 0;
         for (Ended ended = Ended::stopped; ended == Ended::stopped; ++runs) {
             REQUIRE(runs < 13);
-            Parts parts(runs == 0 ? 5 : 77,
-                        runs == 0 ? 0.05 : 3);  // what is loaded counts, not what was there
+            TrainerParts parts(runs == 0 ? 5 : 77,
+                               runs == 0 ? 0.05 : 3);  // what is loaded counts, not what was there
             optim::ReduceLROnPlateau plateau(*parts.optimizer, {.patience = 0});
             TrainerOptions o = options(path, plateau, parts);
             Trainer* running = nullptr;
@@ -230,7 +197,7 @@ TEST_CASE("trainer: stopped anywhere and resumed it is the uninterrupted trainin
 }
 
 TEST_CASE("trainer: modules in eval mode stay so, also when the evaluation throws", "[training]") {
-    Parts parts;
+    TrainerParts parts;
     nn::Sequential net{nn::Linear(8, 12), nn::BatchNorm1d(12), nn::Linear(12, 3)};
     net.freeze();
     auto& norm = *net.named_modules()[2].second;
@@ -262,7 +229,7 @@ TEST_CASE("trainer: modules in eval mode stay so, also when the evaluation throw
 }
 
 TEST_CASE("trainer: losses in 16 bits are added up in float32", "[training]") {
-    Parts parts;
+    TrainerParts parts;
     Trainer trainer(parts.net, *parts.optimizer, {.log_every = 100});
     trainer.fit(*parts.loader,
                 [&](const data::Batch& batch) { return parts.loss()(batch).to(float16) * 0 + 60000.0; });
@@ -271,7 +238,7 @@ TEST_CASE("trainer: losses in 16 bits are added up in float32", "[training]") {
 
 TEST_CASE("trainer: max_steps, signals, and folders that are in use", "[training]") {
     const Folder folder;
-    Parts parts;
+    TrainerParts parts;
     Trainer limited(parts.net, *parts.optimizer, {.epochs = 9, .max_steps = 10, .checkpoints = folder.path});
     CHECK(limited.fit(*parts.loader, parts.loss()) == Ended::finished);
     CHECK(limited.status().step == 10);
@@ -281,14 +248,14 @@ TEST_CASE("trainer: max_steps, signals, and folders that are in use", "[training
     CHECK_THROWS_WITH(again.fit(*parts.loader, parts.loss()),
                       Contains("has checkpoints; set .resume = true"));
 
-    Parts resumed;
+    TrainerParts resumed;
     Trainer more(resumed.net, *resumed.optimizer, {.epochs = 2, .checkpoints = folder.path, .resume = true});
     CHECK(more.fit(*resumed.loader, resumed.loss()) == Ended::finished);
     CHECK(more.status().step == 14);
 
     training::StopSignals::clear();
     for (const int signal : {SIGTERM, SIGINT}) {
-        Parts stopped;
+        TrainerParts stopped;
         struct sigaction before {};
         sigaction(signal, nullptr, &before);
         std::int64_t seen = 0;
@@ -310,7 +277,7 @@ TEST_CASE("trainer: max_steps, signals, and folders that are in use", "[training
 }
 
 TEST_CASE("trainer: usable after an exception, and strict about options", "[training]") {
-    Parts parts, untouched;
+    TrainerParts parts, untouched;
     Trainer trainer(parts.net, *parts.optimizer, {.accumulate = 4});
     int calls = 0;
     CHECK_THROWS_WITH(trainer.fit(*parts.loader,
@@ -337,13 +304,20 @@ TEST_CASE("trainer: usable after an exception, and strict about options", "[trai
     refused({.max_norm = std::nan("")}, "max_norm is nan");
     refused({.patience = 1}, "need evaluate and monitor");
     refused({.keep_best = 1}, "need evaluate and monitor");
+    refused({.evaluate_every = -1}, "evaluate_every -1");
+    refused({.evaluate_every = 1}, "evaluate_every is 1, and there is no evaluate");
+    TrainerParts cast;
+    amp::Handle preset = amp::initialize(cast.net, *cast.optimizer, {.opt_level = "O2"});
+    refused({.precision = Precision::float16, .preset = &preset},
+            "precision 2 and accumulate 1 with a preset");
+    refused({.preset = &preset, .accumulate = 2}, "precision 0 and accumulate 2 with a preset");
     CHECK_THROWS_WITH(trainer.load_state_dict({}), Contains("its state is one entry"));
     CHECK_THROWS_WITH(trainer.load_state_dict({{"progress", full({5}, -1)}}),
                       Contains("counter 0 of its state is -1"));
 }
 
 TEST_CASE("trainer: stop() before fit()", "[training]") {
-    Parts parts;
+    TrainerParts parts;
     Trainer trainer(parts.net, *parts.optimizer, {.epochs = 1});
     trainer.stop();
     CHECK(trainer.fit(*parts.loader, parts.loss()) == Ended::stopped);
@@ -352,10 +326,43 @@ TEST_CASE("trainer: stop() before fit()", "[training]") {
     CHECK(trainer.status().step == 7);
 }
 
+TEST_CASE("trainer: on_start gets the loaded status, and may stop the training", "[training]") {
+    const Folder folder;
+    std::vector<std::int64_t> starts;
+    Trainer* running = nullptr;
+    TrainerOptions options{.epochs = 2,
+                           .on_start = [&](const TrainingStatus& now) { starts.push_back(now.step); },
+                           .on_step =
+                               [&](const TrainingStatus& now) {
+                                   if (now.step == 9) running->stop();
+                               },
+                           .checkpoints = folder.file("run"),
+                           .resume = true};
+    TrainerParts first(5, 0.05), second(6, 3);
+    Trainer stopped(first.net, *first.optimizer, options);
+    running = &stopped;
+    CHECK(stopped.fit(*first.loader, first.loss()) == Ended::stopped);
+    options.on_start = [&](const TrainingStatus& now) {
+        starts.push_back(now.step);
+        CHECK(now.epoch == 1);
+        CHECK(now.steps == 14);
+        CHECK(now.lr == 0.05);
+        CHECK(test::same_bits(second.weights(), first.weights()));
+        if (starts.size() == 2) running->stop();
+    };
+    Trainer resumed(second.net, *second.optimizer, options);
+    running = &resumed;
+    CHECK(resumed.fit(*second.loader, second.loss()) == Ended::stopped);
+    CHECK(resumed.status().step == 9);
+    CHECK(resumed.fit(*second.loader, second.loss()) == Ended::finished);
+    CHECK(resumed.status().step == 14);
+    CHECK(starts == std::vector<std::int64_t>{0, 9, 9});
+}
+
 TEST_CASE("trainer: numbers at the end of int64 mean for ever", "[training]") {
     constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
     for (const bool all : {false, true}) {
-        Parts parts;
+        TrainerParts parts;
         const Folder folder;
         const std::string path = folder.path + "/progress";
         std::FILE* const file = std::fopen(path.c_str(), "w");
@@ -374,14 +381,14 @@ TEST_CASE("trainer: numbers at the end of int64 mean for ever", "[training]") {
         bar.end_line();
         std::fclose(file);
     }
-    Parts parts;
+    TrainerParts parts;
     Trainer trainer(parts.net, *parts.optimizer, {.epochs = 2, .accumulate = largest});
     CHECK(trainer.fit(*parts.loader, parts.loss()) == Ended::finished);
     CHECK(trainer.status().step == 2);
 }
 
 TEST_CASE("trainer: nulls and numbers that are no enumerators", "[training]") {
-    Parts parts;
+    TrainerParts parts;
     const auto make = [&](const TrainerOptions& options) { Trainer(parts.net, *parts.optimizer, options); };
     CHECK_THROWS_WITH(make({.logs = {nullptr}}), Contains("Trainer: one of the 1 logs is null"));
     CHECK_THROWS_WITH(make({.precision = Precision(9)}), Contains("Trainer: precision is 9"));

@@ -4,11 +4,14 @@
 #include <cmath>
 #include <filesystem>
 
-#include "folder.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/mezzo.h"
-#include "support.h"
+#include "mezzo/train/checkpoint.h"
 #include "tests/distributed/thread_group.h"
-#include "training_run.h"
+#include "tests/support/folder.h"
+#include "tests/support/support.h"
+#include "tests/train/training_run.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

@@ -4,7 +4,10 @@
 #include <cstring>
 #include <vector>
 
+#include "mezzo/data/loader.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
+#include "mezzo/train/checkpoint.h"
 
 namespace mezzo::test {
 

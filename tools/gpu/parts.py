@@ -14,7 +14,7 @@ SANITIZERS = {
     "initcheck": [],
 }
 SANITIZER_EXIT = 99
-SMOKE = "tests/smoke_test.cpp"
+SMOKE = "tests/cuda/smoke_test.cpp"
 
 
 @dataclasses.dataclass
@@ -93,8 +93,8 @@ def smoke(args):
 
 def tests(args, plan):
     """First what has passed over interpreted PTX, so that the report can compare."""
-    program, device = args.out / "mezzo-tests", plan.test_lists["device_test_sources"]
-    sources = dict.fromkeys(executed_as_ptx(device) + device + plan.test_lists["test_sources"])
+    program = args.out / "mezzo-tests"
+    sources = dict.fromkeys(executed_as_ptx(plan.device_tests) + plan.device_tests + plan.tests)
     commands = [Command(cases_of(program, s), 150, {"file": s}) for s in sources]
     return Part("tests", "tests", 20, commands, max(1, args.jobs // 4))  # each with its own pool of threads
 
@@ -103,7 +103,7 @@ def sanitizer(args, plan, tool, program):
     # Tests make allocations fail on purpose, so refused calls are no errors.
     options = ["--tool", tool, "--error-exitcode", str(SANITIZER_EXIT), "--report-api-errors", "no", *SANITIZERS[tool]]
     commands = [Command([program, *options, *cases_of(args.out / "mezzo-tests", s)], 60, {"tool": tool, "file": s})
-                for s in plan.test_lists["device_test_sources"]]
+                for s in plan.device_tests]
     return Part(tool, "sanitizer", 20, commands, max(1, args.jobs // 2))
 
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mezzo/autograd.h"
-#include "mezzo/dlpack.h"
+#include "mezzo/interchange/dlpack.h"
 #include "mezzo/ops.h"
 
 namespace py = pybind11;

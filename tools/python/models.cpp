@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <system_error>
 
-#include "mezzo/bert.h"
+#include "mezzo/models/bert.h"
+#include "mezzo/models/resnet.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
-#include "mezzo/resnet.h"
 
 namespace mezzo::python {
 

@@ -50,8 +50,9 @@ def first_sentence(text):
     return re.match(r".*?[.:](?=\s|$)|.*", text).group().rstrip(".:")
 
 
-def line_link(header, number):
-    return f"#__codelineno-0-{number}" if header is None else f"{header.name}.md#__codelineno-0-{number}"
+def name_of(header):
+    """The name by which a program includes a header, without mezzo/: tensor.h, data/loader.h."""
+    return header.as_posix().rpartition("include/mezzo/")[2]
 
 
 def escaped(text):
@@ -68,8 +69,8 @@ def unique(names):
 
 def header_page(header):
     text = header.read_text(encoding="utf-8")
-    links = [f'<a href="{line_link(None, number)}"><code>{name}</code></a>' for name, number in unique(declared(text))]
-    return (f"# mezzo/{header.name}\n\n{escaped(about(text))}\n\n" + (f"Declares {', '.join(links)}.\n\n" if links else "") +
+    links = [f'<a href="#__codelineno-0-{number}"><code>{name}</code></a>' for name, number in unique(declared(text))]
+    return (f"# mezzo/{name_of(header)}\n\n{escaped(about(text))}\n\n" + (f"Declares {', '.join(links)}.\n\n" if links else "") +
             f'````cpp linenums="1"\n{text}````\n')
 
 
@@ -77,13 +78,14 @@ def header_index(headers):
     rows, names = [], []
     for header in headers:
         text = header.read_text(encoding="utf-8")
-        rows.append(f"| [{header.name}]({header.name}) | {escaped(first_sentence(about(text)))} |")
-        names += [(name, f'<a href="{header.name}.html#__codelineno-0-{number}"><code>{name}</code></a>')
-                  for name, number in unique(declared(text))]
+        name = name_of(header)
+        rows.append(f"| [{name}]({name}) | {escaped(first_sentence(about(text)))} |")
+        names += [(declaration, f'<a href="{name}.html#__codelineno-0-{number}"><code>{declaration}</code></a>')
+                  for declaration, number in unique(declared(text))]
     letters = {}
     for name, link in sorted(names, key=lambda entry: (entry[0].lower(), entry)):
         letters.setdefault(name[0].upper() if name[0].isalpha() else "#", []).append(link)
     listed = "\n\n".join(f"**{letter}** {' '.join(links)}" for letter, links in letters.items())
-    return ("# The headers\n\nThe comment at each declaration says shapes, dtypes, units and errors. One header has them all:\n\n"
-            "```cpp\n#include <mezzo/mezzo.h>\n```\n\n| header | what it has |\n| --- | --- |\n" + "\n".join(rows) +
+    return ("# The headers\n\nThe comment at each declaration says shapes, dtypes, units and errors. One header has core's, one all:\n\n"
+            "```cpp\n#include <mezzo/mezzo.h>\n#include <mezzo/everything.h>  // and those of the components\n```\n\n| header | what it has |\n| --- | --- |\n" + "\n".join(rows) +
             f"\n\n## Names\n\n{listed}\n")

@@ -68,10 +68,10 @@ def write_page(folder, source, text, wanted):
 
 def write_pages(folder):
     """Writes all pages into an empty folder."""
-    headers = sorted((ROOT / "include/mezzo").iterdir())
+    headers = sorted(path for path in (ROOT / "include/mezzo").rglob("*") if path.is_file())
     sources = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", CONTRIBUTING)}
     sources |= {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in ROOT.glob("docs/*/*.md")}
-    sources |= {f"include/mezzo/{header.name}": header_page(header) for header in headers}
+    sources |= {str(header.relative_to(ROOT)): header_page(header) for header in headers}
     sources["include/mezzo/index"] = header_index(headers)
     wanted = set()
     for source, text in sources.items():

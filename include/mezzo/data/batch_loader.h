@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/batch_queue.h"
+#include "mezzo/data/batch_queue.h"
+#include "mezzo/data/sampler.h"
 #include "mezzo/error.h"
-#include "mezzo/sampler.h"
 #include "mezzo/shard.h"
 
 #pragma GCC visibility push(default)
@@ -225,7 +225,8 @@ public:
         }
         using Box = detail::Box<detail::Made<Batch>>;
         detail::Made<Batch>& current() { return (*current_)->value; }
-        void take() {
+        // Not inlined: at -O1 and -O2, GCC 12 would warn in users' loops that current_ may be uninitialised.
+        [[gnu::noinline]] void take() {
             if (detail::SharedObject* const made = (*queue_)->take(index_++))
                 current_.emplace(static_cast<Box*>(made));
             else

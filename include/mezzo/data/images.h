@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/batch_queue.h"
-#include "mezzo/prefetch.h"
-#include "mezzo/sampler.h"
+#include "mezzo/data/batch_queue.h"
+#include "mezzo/data/prefetch.h"
+#include "mezzo/data/sampler.h"
+#include "mezzo/data/transforms.h"
 #include "mezzo/shard.h"
 #include "mezzo/shared.h"
 #include "mezzo/tensor.h"
-#include "mezzo/transforms.h"
 
 #pragma GCC visibility push(default)
 
@@ -43,7 +43,7 @@ struct FashionMnistOptions {
 // Error(io) for files that are missing, have other shapes, or hold no image.
 [[nodiscard]] Dataset fashion_mnist(const FashionMnistOptions& options = {});
 
-// A data set that makes samples on demand: an ImageFolder (mezzo/images.h), or a class of the user. image(i)
+// A data set that makes samples on demand: an ImageFolder (mezzo/data/images.h), or a class of the user. image(i)
 // is called from several threads at once.
 template <class D>
 concept LazyDataset = requires(const D& dataset, std::int64_t i) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "mezzo/data.h"
+#include "mezzo/data/loader.h"
 #include "mezzo/module.h"
 
 #pragma GCC visibility push(default)

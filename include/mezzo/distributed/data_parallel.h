@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/module.h"
 
 #pragma GCC visibility push(default)
@@ -43,7 +43,7 @@ struct DataParallelOptions {
     bool gradients_in_buckets = true;  // gradients are views of the buckets: no copies, no second buffer
     Unused unused = Unused::zero;
     // Number of reductions between two comparisons of the ranks' parameters, bit for bit, as by
-    // require_same() (mezzo/distributed_state.h). 0: the value of the environment variable
+    // require_same() (mezzo/distributed/state.h). 0: the value of the environment variable
     // MEZZO_DISTRIBUTED_CHECK, or never. Replays of captured steps do not compare.
     int check_interval = 0;
 };

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "mezzo/distributed.h"
+#include "mezzo/callback.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/io.h"
 
 #pragma GCC visibility push(default)
@@ -27,6 +28,10 @@ void save_checkpoint(const Group& group, const std::string& path, const io::Chec
 // of any number of ranks. Collective. Throws on all ranks if one of them cannot read the file, and Error(io)
 // if the ranks have read different files. In a group of one rank `random` is set likewise.
 [[nodiscard]] io::Checkpoint load_checkpoint(const Group& group, const std::string& path);
+
+// Runs work() on every rank; if it throws on one, throws on all: on that rank its exception, on the others
+// Error(io) with `message`. Collective.
+void together(const Group& group, const std::string& message, const autograd::Callback<void()>& work);
 
 // Whether the path exists. Collective. Throws Error(io) on all ranks if it exists only for some of them.
 [[nodiscard]] bool checkpoint_exists(const Group& group, const std::string& path);

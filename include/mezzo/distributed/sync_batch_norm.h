@@ -1,7 +1,7 @@
 // Synchronised batch norm: statistics over the batches of all ranks.
 #pragma once
 
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/module.h"
 
 #pragma GCC visibility push(default)

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/insight.h"
+#include "mezzo/insight/insight.h"
 
 #pragma GCC visibility push(default)
 

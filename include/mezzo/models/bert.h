@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "mezzo/bert_config.h"
+#include "mezzo/models/bert_config.h"
 #include "mezzo/nn.h"
 
 #pragma GCC visibility push(default)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "mezzo/cpp20.h"
 
@@ -34,5 +35,24 @@ struct BertConfig {
 };
 
 }  // namespace mezzo::nn
+
+namespace mezzo::io {
+
+// Reads a BERT config.json. Missing names get their defaults, unknown ones are ignored. Throws Error(io) for
+// text that is not JSON, and Error(value) for values of a wrong type or range, and for models that BertConfig
+// does not describe (relative positions, another model_type).
+[[nodiscard]] nn::BertConfig parse_bert_config(std::string_view text);
+[[nodiscard]] nn::BertConfig load_bert_config(const std::string& path);
+// The text of a config.json that parse_bert_config and Python's transformers read. Throws Error(value) for a
+// config that parse_bert_config would refuse.
+[[nodiscard]] std::string to_json(const nn::BertConfig& config);
+
+// The name of a Hugging Face BERT weight in mezzo's modules. The encoder's names (embeddings.…, encoder.…,
+// pooler.…, with or without "bert.") get `prefix`, the path of the encoder in the model; names that end in
+// LayerNorm.gamma and LayerNorm.beta end in weight and bias; embeddings.position_ids gives an empty name;
+// others (classifier.…, cls.…) stay: {.rename = [](const auto& name) { return io::bert_name(name); }}.
+[[nodiscard]] std::string bert_name(std::string_view name, std::string_view prefix = "");
+
+}  // namespace mezzo::io
 
 #pragma GCC visibility pop

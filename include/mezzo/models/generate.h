@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mezzo/callback.h"
-#include "mezzo/causal_lm.h"
+#include "mezzo/models/causal_lm.h"
 
 #pragma GCC visibility push(default)
 

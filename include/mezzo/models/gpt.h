@@ -6,15 +6,15 @@
 #include <string_view>
 #include <vector>
 
-#include "mezzo/causal_lm.h"
-#include "mezzo/gpt_config.h"
+#include "mezzo/models/causal_lm.h"
+#include "mezzo/models/gpt_config.h"
 #include "mezzo/nn.h"
 
 #pragma GCC visibility push(default)
 
 namespace mezzo::nn {
 
-struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
+struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/models/causal_parts.h
 
 // A Linear whose weight is stored as [in_features, out_features] in files, as in GPT-2's; in memory it is
 // [out_features, in_features].

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "mezzo/any_module.h"
-#include "mezzo/gpt_config.h"
+#include "mezzo/models/gpt_config.h"
 
 #pragma GCC visibility push(default)
 

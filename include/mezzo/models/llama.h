@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "mezzo/causal_lm.h"
-#include "mezzo/gpt_config.h"
+#include "mezzo/models/causal_lm.h"
+#include "mezzo/models/gpt_config.h"
 #include "mezzo/nn.h"
 
 #pragma GCC visibility push(default)
 
 namespace mezzo::nn {
 
-struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/nn/causal_parts.h
+struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/models/causal_parts.h
 
 // Self-attention. The first three weights are contiguous in memory, so that all projections are one product
 // (joint_linear()). rotary_embedding() rotates queries and keys with RotaryPairs::halves, as Hugging Face's

@@ -2,6 +2,9 @@
 // of images and for CIFAR's.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -111,5 +114,14 @@ private:
 };
 
 }  // namespace mezzo::nn
+
+namespace mezzo::io {
+
+// The name of a ResNet weight in mezzo's nn::ResNet, which has torchvision's names: those of other programs
+// for the shortcut by projection (shortcut.0, shortcut.1 -> downsample.0, downsample.1) and the classifier
+// (linear -> fc) are changed, and "module.", which PyTorch's DataParallel adds, is taken off.
+[[nodiscard]] std::string resnet_name(std::string_view name);
+
+}  // namespace mezzo::io
 
 #pragma GCC visibility pop

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mezzo/shared.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
 
 #pragma GCC visibility push(default)
 

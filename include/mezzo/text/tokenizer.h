@@ -50,7 +50,7 @@ struct EncodeOptions {
 };
 
 namespace detail {
-struct [[gnu::visibility("hidden")]] WordPieceState;  // src/data/wordpiece.cpp
+struct [[gnu::visibility("hidden")]] WordPieceState;  // src/text/wordpiece.cpp
 }
 
 // WordPiece tokenizer. A handle: copies share the vocabulary, which never changes. All functions may be

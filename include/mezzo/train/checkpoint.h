@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 #include "mezzo/io.h"
-#include "mezzo/metrics.h"
 #include "mezzo/shard.h"
+#include "mezzo/train/metrics.h"
 
 #pragma GCC visibility push(default)
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "mezzo/callback.h"
-#include "mezzo/metrics.h"
+#include "mezzo/train/metrics.h"
 
 #pragma GCC visibility push(default)
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "mezzo/cpp20.h"
-#include "mezzo/distributed.h"
+#include "mezzo/distributed/group.h"
 
 #pragma GCC visibility push(default)
 

@@ -1,6 +1,6 @@
 // Trainer: a training loop with mixed precision, gradient accumulation, clipping, evaluation, early stopping,
 // logs, checkpoints, resumption, and a clean end on SIGTERM and SIGINT. It uses only public functions; for
-// another loop copy this header and src/training/trainer.cpp, and change them.
+// another loop copy this header and src/train/trainer.cpp, and change them.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/amp.h"
 #include "mezzo/autocast.h"
 #include "mezzo/averaged_model.h"
 #include "mezzo/callback.h"
-#include "mezzo/checkpoint.h"
-#include "mezzo/data_parallel.h"
+#include "mezzo/distributed/data_parallel.h"
 #include "mezzo/grad_scaler.h"
 #include "mezzo/optim.h"
-#include "mezzo/progress.h"
-#include "mezzo/stop_signals.h"
+#include "mezzo/train/checkpoint.h"
+#include "mezzo/train/progress.h"
+#include "mezzo/train/stop_signals.h"
 
 #pragma GCC visibility push(default)
 
@@ -37,27 +38,39 @@ struct TrainerOptions {
     std::int64_t max_steps = 0;  // optimizer steps in all; 0: those of the epochs
     Precision precision = Precision::float32;
     amp::GradScalerOptions scaler = {};  // of float16
-    std::int64_t accumulate = 1;         // batches per step; at the end of an epoch as many as are left
-    double max_norm = 0;                 // of all gradients together; 0: no clipping
+    // Result of amp::initialize() for the model and the optimizer; replaces `precision` and `scaler`. The
+    // loss and `evaluate` call preset->forward(net, x) for the logits.
+    amp::Handle* preset = nullptr;
+    std::int64_t accumulate = 1;  // batches per step; at the end of an epoch as many as are left
+    double max_norm = 0;          // of all gradients together; 0: no clipping
 
     optim::Scheduler* scheduler = nullptr;          // stepped after each step
     optim::ReduceLROnPlateau* plateau = nullptr;    // stepped with `monitor` after each evaluation
     optim::AveragedModel* average = nullptr;        // updated after each step
     distributed::DataParallel* parallel = nullptr;  // of a training by several ranks
 
-    // After each epoch, with the model in eval mode, without gradients and in the precision of the training:
+    // After each epoch and every `evaluate_every` steps, with the model in eval mode, without gradients and
+    // in the precision of the training:
     // .evaluate = [&] { return io::Metrics{{"accuracy", accuracy(net, test_set)}}; } With several ranks the
     // metrics are averaged over the ranks; all ranks must return the same names.
     std::optional<autograd::Callback<io::Metrics()>> evaluate = {};
-    std::string monitor = {};  // the metric that determines the best model
+    std::int64_t evaluate_every = 0;  // in steps, in addition to the end of each epoch; 0: only there
+    std::string monitor = {};         // the metric that determines the best model
     Better better = Better::higher;
     std::int64_t patience = 0;  // evaluations in a row without a best one that end the training; 0: never
 
-    std::int64_t log_every = 10;               // steps; reading the loss waits for the device
-    std::vector<io::MetricWriter*> logs = {};  // loss, lr, scale and skipped; metrics of evaluations
+    // In steps, in addition to each checkpoint and the end of each epoch. Reading the loss waits for the
+    // device.
+    std::int64_t log_every = 10;
+    // Get loss, lr, scale and skipped, and the metrics of evaluations. They are flushed before each
+    // checkpoint: a killed training that is resumed logs the steps after its checkpoint again, and loses none
+    // before it.
+    std::vector<io::MetricWriter*> logs = {};
     ProgressBar* progress = nullptr;
     using OnStatus = autograd::Callback<void(const TrainingStatus&)>;
-    std::optional<OnStatus> on_step = {}, on_epoch = {};  // may call stop()
+    // All three may call stop(). on_start runs before the first step of fit(), after a checkpoint has been
+    // loaded: .on_start = [](const TrainingStatus& at) { if (at.step > 0) fmt::print("resumed\n"); }
+    std::optional<OnStatus> on_start = {}, on_step = {}, on_epoch = {};
 
     bool stop_on_signals = true;   // SIGTERM and SIGINT, see StopSignals
     std::string checkpoints = {};  // folder; empty: none
@@ -78,9 +91,9 @@ enum class Ended : std::uint8_t {
 class Trainer {
 public:
     // Error(value) for options out of range: epochs, accumulate or log_every below 1, other numbers below 0,
-    // and patience, plateau or keep_best without evaluate and monitor; for an enumerator that does not exist,
-    // and for a null in `logs`. The numbers may be as large as std::int64_t: max_steps then says where the
-    // training ends, or stop().
+    // patience, plateau or keep_best without evaluate and monitor, and evaluate_every without evaluate; for a
+    // preset with a precision or accumulate; for an enumerator that does not exist, and for a null in `logs`.
+    // The numbers may be as large as std::int64_t: max_steps then says where the training ends, or stop().
     Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOptions& options = {});
 
     // Trains on a loader's batches, from its position() on, loss(batch) being their mean loss. With several
@@ -110,7 +123,8 @@ public:
     // fit() returns `stopped` without a step, and the one after it trains.
     void stop() { stop_called_ = true; }
     [[nodiscard]] const TrainingStatus& status() const { return status_; }
-    [[nodiscard]] amp::GradScaler& scaler() { return scaler_; }
+    // The scaler of float16, or the preset's.
+    [[nodiscard]] amp::GradScaler& scaler() { return options_.preset ? options_.preset->scaler() : scaler_; }
 
     // Epoch, step and best metric: part of each checkpoint.
     [[nodiscard]] StateDict state_dict() const;
@@ -141,6 +155,7 @@ private:
     void add_gradients(const Tensor& loss, double weight);
     [[nodiscard]] bool step_is_due() const { return accumulated_ >= parts_; }
     void step(bool ends_epoch = false);
+    void update();
     void report();
     void end_epoch(bool whole);
     void evaluate();

@@ -1,4 +1,4 @@
-#include "cpu/amx.h"
+#include "cpu/amx/amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>

@@ -2,7 +2,7 @@
 // with vectors. GCC defines __AMX_TILE__ and __AMX_BF16__, clang 14 __AMXTILE__ and __AMXBF16__.
 #if (defined(__AMX_TILE__) || defined(__AMXTILE__)) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) && \
     defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
-#include "cpu/tile_kernels.h"
+#include "cpu/amx/tile_kernels.h"
 
 namespace mezzo::cpu {
 
@@ -11,7 +11,7 @@ const TileKernels tiles_amx = tile_kernels;
 }  // namespace mezzo::cpu
 
 #else
-#include "cpu/tile_tables.h"
+#include "cpu/amx/tile_tables.h"
 
 namespace mezzo::cpu {
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "cpu/vector.h"
+#include "cpu/isa/vector.h"
 
 namespace mezzo::cpu {
 

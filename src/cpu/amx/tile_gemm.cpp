@@ -3,7 +3,7 @@
 // that suits the L1 cache, else packed 32 rows at a time into that cache; any other op(A) is packed once for
 // all threads. Sums have the same terms in the same order for any number of threads, unless an element has no
 // planes (TileProduct).
-#include "cpu/tile_gemm.h"
+#include "cpu/amx/tile_gemm.h"
 
 #include <algorithm>
 #include <atomic>

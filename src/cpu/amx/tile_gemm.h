@@ -1,7 +1,7 @@
 // Matrix products on tiles, with C and k cut into blocks for the caches and for the threads.
 #pragma once
 
-#include "cpu/tile_tables.h"
+#include "cpu/amx/tile_tables.h"
 #include "mezzo/matmul_precision.h"
 
 namespace mezzo::cpu {

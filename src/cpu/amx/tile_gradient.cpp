@@ -1,15 +1,15 @@
 // Weight gradients on tiles. A step of the product is a pixel, and AMX multiplies steps in pairs: one pixel
 // of each of two images. So the elements of two images are paired when they are copied with their padding,
 // and 16 neighbouring pixels are a tile of any tap.
-#include "cpu/tile_gradient.h"
+#include "cpu/amx/tile_gradient.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "cpu/buffer.h"
-#include "cpu/gemm_blocks.h"
+#include "cpu/conv/window_band.h"
+#include "cpu/gemm/gemm_blocks.h"
 #include "cpu/parallel.h"
-#include "cpu/window_band.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -1,8 +1,8 @@
 // Weight gradients on tiles that read windows in place.
 #pragma once
 
-#include "cpu/tile_tables.h"
-#include "cpu/window_product.h"
+#include "cpu/amx/tile_tables.h"
+#include "cpu/conv/window_product.h"
 
 namespace mezzo::cpu {
 

@@ -8,9 +8,9 @@
 // finished and stored.
 #pragma once
 
-#include "cpu/tile.h"
-#include "cpu/tile_pack.h"
-#include "cpu/vector_math.h"
+#include "cpu/amx/tile.h"
+#include "cpu/amx/tile_pack.h"
+#include "cpu/isa/vector_math.h"
 
 namespace mezzo::cpu {
 namespace {

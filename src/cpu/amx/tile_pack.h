@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "cpu/tile_tables.h"
-#include "cpu/vector.h"
+#include "cpu/amx/tile_tables.h"
+#include "cpu/isa/vector.h"
 
 namespace mezzo::cpu {
 namespace {

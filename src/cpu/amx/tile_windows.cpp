@@ -2,17 +2,17 @@
 // need no copy: for every tap they are 16 neighbouring pixels. These must exist where the window leaves the
 // image, and have whole tiles of channels. So some rows of the image at a time are copied with their padding
 // to memory that stays in the L2 cache.
-#include "cpu/tile_windows.h"
+#include "cpu/amx/tile_windows.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "cpu/buffer.h"
-#include "cpu/convert.h"
-#include "cpu/gemm_blocks.h"
+#include "cpu/conv/window_band.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/gemm/gemm_blocks.h"
 #include "cpu/parallel.h"
-#include "cpu/window_band.h"
 
 namespace mezzo::cpu {
 namespace {

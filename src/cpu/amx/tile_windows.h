@@ -1,8 +1,8 @@
 // Products of windows on tiles that read the windows in place.
 #pragma once
 
-#include "cpu/tile_tables.h"
-#include "cpu/window_product.h"
+#include "cpu/amx/tile_tables.h"
+#include "cpu/conv/window_product.h"
 
 namespace mezzo::cpu {
 

@@ -5,7 +5,7 @@
 // Maxima and sums then run down the columns, for as many queries at a time as a vector has lanes, and the
 // weights already have the layout of the second product's packed operand, sums[dim, query] += v^T[dim, key]
 // weights[key, query].
-#include "cpu/attention.h"
+#include "cpu/attention/attention.h"
 
 #include <algorithm>
 #include <cmath>

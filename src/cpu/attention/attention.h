@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/tensor_impl.h"
-#include "cpu/attention_products.h"
+#include "cpu/attention/attention_products.h"
 #include "kernels/attention.h"
 
 namespace mezzo::cpu {

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu/attention.h"
-#include "cpu/gemm_choice.h"
-#include "cpu/isa.h"
-#include "cpu/loops.h"
+#include "cpu/attention/attention.h"
+#include "cpu/elementwise/loops.h"
+#include "cpu/gemm/gemm_choice.h"
+#include "cpu/isa/isa.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/attention.h"
+#include "cpu/attention/attention.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -10,10 +10,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/attention.h"
+#include "cpu/attention/attention.h"
 #include "cpu/buffer.h"
+#include "cpu/elementwise/loops.h"
 #include "cpu/kernels.h"
-#include "cpu/loops.h"
 #include "cpu/parallel.h"
 #include "kernels/packed_attention.h"
 

@@ -1,14 +1,14 @@
 // The kernels of attention for one instruction set (isa_unit.h).
-#include "cpu/isa_unit.h"
+#include "cpu/isa/isa_unit.h"
 
 // The register tile of AVX-512: few dims and lengths are multiples of GEMM's 48 columns.
 #define MEZZO_MR 8
 #define MEZZO_NR 32
 
 #if MEZZO_ISA_FLAGS
-#include "cpu/attention_kernel.h"
+#include "cpu/attention/attention_kernel.h"
 #else
-#include "cpu/attention_tables.h"
+#include "cpu/attention/attention_tables.h"
 #endif
 
 namespace mezzo::cpu {

@@ -4,9 +4,9 @@
 #pragma once
 
 #define MEZZO_DEPTH 1
-#include "cpu/attention_tables.h"
-#include "cpu/gemm_pack.h"
-#include "cpu/gemm_tile.h"
+#include "cpu/attention/attention_tables.h"
+#include "cpu/gemm/gemm_pack.h"
+#include "cpu/gemm/gemm_tile.h"
 
 namespace mezzo::cpu {
 namespace {

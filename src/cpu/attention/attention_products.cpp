@@ -1,9 +1,9 @@
-#include "cpu/attention_products.h"
+#include "cpu/attention/attention_products.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/attention.h"
+#include "cpu/attention/attention.h"
 #include "cpu/buffer.h"
 #include "mezzo/error.h"
 

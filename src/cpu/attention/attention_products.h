@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cpu/attention_tables.h"
-#include "cpu/tile_tables.h"
+#include "cpu/amx/tile_tables.h"
+#include "cpu/attention/attention_tables.h"
 
 namespace mezzo::cpu {
 

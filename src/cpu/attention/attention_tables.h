@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 

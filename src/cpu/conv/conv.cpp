@@ -4,9 +4,9 @@
 #include <cstring>
 #include <vector>
 
+#include "cpu/conv/window_product.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
-#include "cpu/window_product.h"
 
 namespace mezzo {
 namespace {

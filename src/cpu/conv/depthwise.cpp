@@ -1,13 +1,13 @@
-#include "cpu/depthwise.h"
+#include "cpu/conv/depthwise.h"
 
 #include <algorithm>
 
 #include "cpu/buffer.h"
-#include "cpu/convert.h"
-#include "cpu/gemm_blocks.h"
-#include "cpu/isa_tables.h"
+#include "cpu/conv/window_tables.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
-#include "cpu/window_tables.h"
 
 namespace mezzo::cpu {
 namespace {

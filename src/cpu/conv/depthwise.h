@@ -1,7 +1,7 @@
 // Depthwise convolutions: every channel is a group of its own.
 #pragma once
 
-#include "cpu/window_product.h"
+#include "cpu/conv/window_product.h"
 
 namespace mezzo::cpu {
 

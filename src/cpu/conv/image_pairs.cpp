@@ -2,13 +2,13 @@
 // do their gradients. Then a window finds its pairs at the positions of a float32 image's elements, whatever
 // its taps and strides: nothing is copied or packed per tap. (Pairs of neighbouring pixels would be different
 // pairs for taps at odd positions.)
-#include "cpu/image_pairs.h"
+#include "cpu/conv/image_pairs.h"
 
 #include <algorithm>
 
 #include "cpu/buffer.h"
+#include "cpu/conv/window_gradient.h"
 #include "cpu/parallel.h"
-#include "cpu/window_gradient.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -2,7 +2,7 @@
 // of two images.
 #pragma once
 
-#include "cpu/window_product.h"
+#include "cpu/conv/window_product.h"
 
 namespace mezzo::cpu {
 

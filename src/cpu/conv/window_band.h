@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/windows.h"
+#include "cpu/conv/windows.h"
 
 namespace mezzo::cpu {
 

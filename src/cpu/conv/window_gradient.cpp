@@ -2,14 +2,14 @@
 // A unit of work packs both for a part of the pixels and a part of the columns. The split of the pixels into
 // parts depends on the sizes alone, and the parts' sums are added in order: the number of threads changes no
 // bit.
-#include "cpu/window_gradient.h"
+#include "cpu/conv/window_gradient.h"
 
 #include <algorithm>
 
 #include "cpu/buffer.h"
-#include "cpu/gemm_blocks.h"
+#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/isa/prefetch.h"
 #include "cpu/parallel.h"
-#include "cpu/prefetch.h"
 
 namespace mezzo::cpu {
 namespace {

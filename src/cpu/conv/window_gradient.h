@@ -1,8 +1,8 @@
 // Weight gradients of convolutions on vectors.
 #pragma once
 
-#include "cpu/window_product.h"
-#include "cpu/window_tables.h"
+#include "cpu/conv/window_product.h"
+#include "cpu/conv/window_tables.h"
 
 namespace mezzo::cpu {
 

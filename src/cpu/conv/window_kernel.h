@@ -3,8 +3,8 @@
 // bfloat16: of two channels in products, of two images in gradients.
 #pragma once
 
-#include "cpu/gemm_tile.h"
-#include "cpu/window_tables.h"
+#include "cpu/conv/window_tables.h"
+#include "cpu/gemm/gemm_tile.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -1,23 +1,23 @@
 // Products of windows by gemm(): the windows are copied to a matrix (im2col), as many rows at a time as stay
 // in the cache. If the source already is this matrix, as with a kernel of one tap, it is used in place.
-#include "cpu/window_product.h"
+#include "cpu/conv/window_product.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/amx/tile_gemm.h"
+#include "cpu/amx/tile_gradient.h"
+#include "cpu/amx/tile_windows.h"
 #include "cpu/buffer.h"
-#include "cpu/depthwise.h"
-#include "cpu/gemm.h"
-#include "cpu/gemm_blocks.h"
-#include "cpu/gemm_choice.h"
-#include "cpu/image_pairs.h"
-#include "cpu/isa_tables.h"
+#include "cpu/conv/depthwise.h"
+#include "cpu/conv/image_pairs.h"
+#include "cpu/conv/window_gradient.h"
+#include "cpu/conv/window_rows.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/gemm/gemm_choice.h"
+#include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
-#include "cpu/tile_gemm.h"
-#include "cpu/tile_gradient.h"
-#include "cpu/tile_windows.h"
-#include "cpu/window_gradient.h"
-#include "cpu/window_rows.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -2,7 +2,7 @@
 // group's channels are neighbours in every operand.
 #pragma once
 
-#include "cpu/windows.h"
+#include "cpu/conv/windows.h"
 
 namespace mezzo::cpu {
 

@@ -3,14 +3,14 @@
 // windows of 16-bit numbers from a float32 copy of the part of the image that the block reads. Steps,
 // channels and floats of a packed weight are counted in slots of 32 bits, each of which holds `depth`
 // channels.
-#include "cpu/window_rows.h"
+#include "cpu/conv/window_rows.h"
 
 #include <algorithm>
 
 #include "cpu/buffer.h"
-#include "cpu/convert.h"
-#include "cpu/gemm_blocks.h"
-#include "cpu/isa_tables.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

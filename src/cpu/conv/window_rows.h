@@ -1,8 +1,8 @@
 // Products of windows on vectors, which read the windows in place.
 #pragma once
 
-#include "cpu/window_product.h"
-#include "cpu/window_tables.h"
+#include "cpu/conv/window_product.h"
+#include "cpu/conv/window_tables.h"
 
 namespace mezzo::cpu {
 

@@ -7,7 +7,7 @@
 #include "core/tensor_impl.h"
 #include "core/visit_dtype.h"
 #include "cpu/parallel.h"
-#include "cpu/pool_loops.h"
+#include "cpu/pool/pool_loops.h"
 
 namespace mezzo::cpu {
 

@@ -3,7 +3,7 @@
 // isa_tables.h gives.
 #pragma once
 
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 

@@ -1,9 +1,9 @@
-#include "cpu/windows.h"
+#include "cpu/conv/windows.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/window_tables.h"
+#include "cpu/conv/window_tables.h"
 
 namespace mezzo::cpu {
 

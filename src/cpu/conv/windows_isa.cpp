@@ -1,6 +1,6 @@
 // Kernels for windows for one instruction set (isa_unit.h). With AVX-512 a panel is as wide as the channels
 // of most networks divide: 64 columns. With AVX-512 BF16 one instruction multiplies and adds two channels.
-#include "cpu/isa_unit.h"
+#include "cpu/isa/isa_unit.h"
 
 #if MEZZO_ISA_IS(portable)
 #define MEZZO_MR 4
@@ -19,9 +19,9 @@
 #endif
 
 #if MEZZO_ISA_FLAGS
-#include "cpu/window_kernel.h"
+#include "cpu/conv/window_kernel.h"
 #else
-#include "cpu/window_tables.h"
+#include "cpu/conv/window_tables.h"
 #endif
 
 namespace mezzo::cpu {

@@ -1,4 +1,4 @@
-#include "cpu/convert.h"
+#include "cpu/elementwise/convert.h"
 
 #include <cstring>
 #include <limits>
@@ -6,8 +6,8 @@
 
 #include "core/round_to_odd.h"
 #include "core/visit_dtype.h"
-#include "cpu/isa.h"
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 namespace {

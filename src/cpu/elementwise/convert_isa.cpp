@@ -1,10 +1,10 @@
 // Conversions for one instruction set (isa_unit.h).
-#include "cpu/isa_unit.h"
+#include "cpu/isa/isa_unit.h"
 
 #if MEZZO_ISA_FLAGS
-#include "cpu/convert_kernel.h"
+#include "cpu/elementwise/convert_kernel.h"
 #else
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 #endif
 
 namespace mezzo::cpu {

@@ -2,8 +2,8 @@
 // defines MEZZO_LANES. Everything has internal linkage; vector.h says why.
 #pragma once
 
-#include "cpu/isa_tables.h"
-#include "cpu/vector.h"
+#include "cpu/isa/isa_tables.h"
+#include "cpu/isa/vector.h"
 
 namespace mezzo::cpu {
 namespace {

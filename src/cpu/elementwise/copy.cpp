@@ -1,7 +1,7 @@
 // Conversions, copies and fills.
 #include "kernels/copy.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 
 namespace mezzo {
 namespace {

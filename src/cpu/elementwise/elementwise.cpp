@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/elementwise.h"
 
 namespace mezzo {

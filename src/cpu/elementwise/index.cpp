@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/index.h"
 
 namespace mezzo {

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstddef>
 
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 
 namespace mezzo::cpu {
 

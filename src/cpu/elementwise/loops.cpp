@@ -1,6 +1,6 @@
-#include "loops.h"
+#include "cpu/elementwise/loops.h"
 
-#include "loop_tables.h"
+#include "cpu/elementwise/loop_tables.h"
 
 namespace mezzo::cpu {
 

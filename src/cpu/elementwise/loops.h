@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/internal.h"
 #include "mezzo/dtype.h"
 #include "mezzo/optim_options.h"
 
@@ -150,6 +151,6 @@ extern const Loops loops_portable, loops_avx2, loops_avx512;
 enum class Isa : std::uint8_t;
 const Loops& loops_of(Isa isa);
 // The loops of active_isa().
-const Loops& active_loops();
+MEZZO_INTERNAL const Loops& active_loops();
 
 }  // namespace mezzo::cpu

@@ -1,11 +1,11 @@
 // The inner loops for one instruction set (isa_unit.h).
-#include "cpu/isa_unit.h"
+#include "cpu/isa/isa_unit.h"
 
 #if MEZZO_ISA_FLAGS
 #define MEZZO_ISA_NAMESPACE MEZZO_ISA_JOIN(isa)
-#include "loops_kernel.h"
+#include "cpu/elementwise/loops_kernel.h"
 #else
-#include "loops.h"
+#include "cpu/elementwise/loops.h"
 #endif
 
 namespace mezzo::cpu {

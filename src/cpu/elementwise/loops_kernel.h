@@ -4,9 +4,9 @@
 // the standard library; vector.h says why.
 #pragma once
 
+#include "cpu/elementwise/loops.h"
+#include "cpu/elementwise/loops_step.h"
 #include "kernels/functors.h"
-#include "loops.h"
-#include "loops_step.h"
 
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"  // loops over libm's double functions stay scalar
@@ -296,7 +296,7 @@ template <class F, class T> void gate_grad(T* da, T* db, const T* g, const T* a,
 }  // namespace
 }  // namespace mezzo::cpu
 
-#include "loops_norm.h"
+#include "cpu/elementwise/loops_norm.h"
 
 namespace mezzo::cpu {
 namespace {
@@ -372,8 +372,8 @@ template <class Loss, class T> void loss_grad(T* dst, const T* x, const T* t, st
 }  // namespace
 }  // namespace mezzo::cpu
 
-#include "loops_random.h"
-#include "loops_vector.h"
+#include "cpu/elementwise/loops_random.h"
+#include "cpu/elementwise/loops_vector.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -2,7 +2,7 @@
 // cache after the first pass.
 #pragma once
 
-#include "loops.h"
+#include "cpu/elementwise/loops.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // Random numbers and dropout, a part of loops_kernel.h.
 #pragma once
 
-#include "loops.h"
+#include "cpu/elementwise/loops.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -1,8 +1,8 @@
 // The inner loops of optimizer steps, a part of loops_kernel.h.
 #pragma once
 
+#include "cpu/elementwise/loops.h"
 #include "kernels/optimizers.h"
-#include "loops.h"
 
 namespace mezzo::cpu {
 namespace {

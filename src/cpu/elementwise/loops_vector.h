@@ -1,8 +1,8 @@
 // Loops over vectors that are converted while they are loaded and stored, a part of loops_kernel.h.
 #pragma once
 
-#include "cpu/loops.h"
-#include "cpu/vector_math.h"
+#include "cpu/elementwise/loops.h"
+#include "cpu/isa/vector_math.h"
 #include "kernels/functors.h"
 
 namespace mezzo::cpu {

@@ -1,7 +1,7 @@
 // Element-wise functions of several tensors, in one pass.
 #include "kernels/pointwise.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 
 namespace mezzo {
 namespace {

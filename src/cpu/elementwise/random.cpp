@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "core/philox.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/random.h"
 
 namespace mezzo {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/visit_dtype.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/range.h"
 
 namespace mezzo {

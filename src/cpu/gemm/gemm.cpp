@@ -1,13 +1,13 @@
 // Matrix products: checks, batches, and the choice of the kernels that compute each matrix.
-#include "cpu/gemm.h"
+#include "cpu/gemm/gemm.h"
 
 #include <algorithm>
 
-#include "cpu/amx.h"
-#include "cpu/gemm_blocks.h"
-#include "cpu/gemm_choice.h"
+#include "cpu/amx/amx.h"
+#include "cpu/amx/tile_tables.h"
+#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/gemm/gemm_choice.h"
 #include "cpu/parallel.h"
-#include "cpu/tile_tables.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cpu {

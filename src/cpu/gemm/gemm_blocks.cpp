@@ -12,18 +12,18 @@
 // cache block is computed, the memory of the next one is prefetched. The sums of a block stay in a scratch
 // tile until its epilogue, or in C if they need none. If k takes several ranges, the sums of a C that is not
 // float32 are saved in a float32 copy of the strip, so that C is rounded once in any case.
-#include "cpu/gemm_blocks.h"
+#include "cpu/gemm/gemm_blocks.h"
 
 #include <algorithm>
 
+#include "cpu/amx/tile_gemm.h"
 #include "cpu/buffer.h"
-#include "cpu/convert.h"
-#include "cpu/gemm_few.h"
-#include "cpu/gemm_parts.h"
-#include "cpu/isa_tables.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/gemm/gemm_few.h"
+#include "cpu/gemm/gemm_parts.h"
+#include "cpu/isa/isa_tables.h"
+#include "cpu/isa/prefetch.h"
 #include "cpu/parallel.h"
-#include "cpu/prefetch.h"
-#include "cpu/tile_gemm.h"
 #include "mezzo/matmul_precision.h"
 
 namespace mezzo::cpu {

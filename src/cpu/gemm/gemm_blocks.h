@@ -1,7 +1,7 @@
 // One matrix product on given kernels, cut into blocks for caches and threads.
 #pragma once
 
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 

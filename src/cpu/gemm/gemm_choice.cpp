@@ -1,4 +1,4 @@
-#include "cpu/gemm_choice.h"
+#include "cpu/gemm/gemm_choice.h"
 
 #include <algorithm>
 #include <array>
@@ -15,11 +15,11 @@
 #include <thread>
 
 #include "core/user_cache.h"
+#include "cpu/amx/tile_gemm.h"
 #include "cpu/buffer.h"
-#include "cpu/convert.h"
-#include "cpu/cpu_name.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/isa/cpu_name.h"
 #include "cpu/parallel.h"
-#include "cpu/tile_gemm.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/version.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/convert.h"
-#include "cpu/isa_tables.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

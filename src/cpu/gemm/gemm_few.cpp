@@ -1,12 +1,12 @@
 // Products with few rows or few columns: the larger operand is read once, in place.
-#include "cpu/gemm_few.h"
+#include "cpu/gemm/gemm_few.h"
 
 #include <algorithm>
 
 #include "cpu/buffer.h"
-#include "cpu/convert.h"
-#include "cpu/gemm_blocks.h"
-#include "cpu/gemm_parts.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/gemm/gemm_parts.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

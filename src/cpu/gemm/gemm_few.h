@@ -1,7 +1,7 @@
 // One matrix product with few rows or few columns.
 #pragma once
 
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 

@@ -2,7 +2,7 @@
 // 24 of 32, with NEON 16 of 32: with 24 of them gcc would have too few left for the operands. With AVX-512
 // BF16 panels hold pairs of bfloat16 steps, and one instruction multiplies and adds two; its table has
 // packing and that product only, the rest is gemm_avx512's.
-#include "cpu/isa_unit.h"
+#include "cpu/isa/isa_unit.h"
 
 #if MEZZO_ISA_IS(portable)
 #if defined(__aarch64__)
@@ -29,13 +29,13 @@
 #endif
 
 #if !MEZZO_ISA_FLAGS
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 #elif MEZZO_ISA_IS(avx512_bf16)
 #define MEZZO_DEPTH 2
-#include "cpu/gemm_pack.h"
-#include "cpu/gemm_tile.h"
+#include "cpu/gemm/gemm_pack.h"
+#include "cpu/gemm/gemm_tile.h"
 #else
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm/gemm_kernel.h"
 #endif
 
 namespace mezzo::cpu {

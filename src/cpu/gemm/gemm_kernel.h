@@ -6,10 +6,10 @@
 #include <type_traits>
 
 #define MEZZO_DEPTH 1
-#include "cpu/gemm_pack.h"
-#include "cpu/gemm_skinny.h"
-#include "cpu/gemm_tile.h"
-#include "cpu/vector_math.h"
+#include "cpu/gemm/gemm_pack.h"
+#include "cpu/gemm/gemm_skinny.h"
+#include "cpu/gemm/gemm_tile.h"
+#include "cpu/isa/vector_math.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "cpu/isa_tables.h"
-#include "cpu/vector.h"
+#include "cpu/isa/isa_tables.h"
+#include "cpu/isa/vector.h"
 
 namespace mezzo::cpu {
 namespace {

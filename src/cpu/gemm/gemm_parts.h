@@ -1,7 +1,7 @@
 // Parts of a product's operands and of its result. Only for code that is compiled once; vector.h says why.
 #pragma once
 
-#include "cpu/isa_tables.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 

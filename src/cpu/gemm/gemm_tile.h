@@ -2,7 +2,7 @@
 // k.
 #pragma once
 
-#include "cpu/gemm_pack.h"
+#include "cpu/gemm/gemm_pack.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "core/rows.h"
 #include "cpu/buffer.h"
-#include "cpu/gemm.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/joint_linear.h"
 #include "kernels/linear_weight_grad.h"
 

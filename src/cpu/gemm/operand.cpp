@@ -1,4 +1,4 @@
-#include "operand.h"
+#include "cpu/gemm/operand.h"
 
 namespace mezzo::cpu {
 namespace {

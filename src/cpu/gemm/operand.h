@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "core/tensor_impl.h"
-#include "cpu/convert.h"
-#include "cpu/loops.h"
+#include "cpu/elementwise/convert.h"
+#include "cpu/elementwise/loops.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

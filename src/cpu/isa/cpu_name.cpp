@@ -1,4 +1,4 @@
-#include "cpu/cpu_name.h"
+#include "cpu/isa/cpu_name.h"
 
 #include <cstring>
 

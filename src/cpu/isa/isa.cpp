@@ -1,10 +1,10 @@
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
-#include "cpu/amx.h"
+#include "cpu/amx/amx.h"
 #include "mezzo/error.h"
 
 #if defined(__x86_64__) || defined(__i386__)

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cpu/gemm.h"
-#include "cpu/isa.h"
+#include "cpu/gemm/gemm.h"
+#include "cpu/isa/isa.h"
 
 namespace mezzo::cpu {
 

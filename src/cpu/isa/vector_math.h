@@ -1,8 +1,8 @@
 // Vectorised exponential and GELU. Everything has internal linkage; vector.h says why.
 #pragma once
 
-#include "cpu/normal_tables.h"
-#include "cpu/vector.h"
+#include "cpu/elementwise/normal_tables.h"
+#include "cpu/isa/vector.h"
 
 namespace mezzo::cpu {
 namespace {

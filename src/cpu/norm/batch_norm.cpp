@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/channels.h"
 #include "cpu/kernels.h"
+#include "cpu/norm/channels.h"
 
 namespace mezzo {
 namespace {

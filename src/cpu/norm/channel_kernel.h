@@ -2,8 +2,8 @@
 // Everything has internal linkage; vector.h says why.
 #pragma once
 
-#include "cpu/channel_loops.h"
-#include "cpu/vector.h"
+#include "cpu/isa/vector.h"
+#include "cpu/norm/channel_loops.h"
 
 namespace mezzo::cpu {
 namespace {

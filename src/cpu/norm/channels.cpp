@@ -1,9 +1,9 @@
-#include "cpu/channels.h"
+#include "cpu/norm/channels.h"
 
 #include <numeric>
 
-#include "cpu/isa_tables.h"
-#include "cpu/loop_tables.h"
+#include "cpu/elementwise/loop_tables.h"
+#include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
 

@@ -7,8 +7,8 @@
 #include <initializer_list>
 #include <vector>
 
-#include "cpu/channel_loops.h"
-#include "cpu/operand.h"
+#include "cpu/gemm/operand.h"
+#include "cpu/norm/channel_loops.h"
 
 namespace mezzo::cpu {
 

@@ -1,10 +1,10 @@
 // The loops of batch and group normalisation for one instruction set (isa_unit.h).
-#include "cpu/isa_unit.h"
+#include "cpu/isa/isa_unit.h"
 
 #if MEZZO_ISA_FLAGS
-#include "cpu/channel_kernel.h"
+#include "cpu/norm/channel_kernel.h"
 #else
-#include "cpu/channel_loops.h"
+#include "cpu/norm/channel_loops.h"
 #endif
 
 namespace mezzo::cpu {

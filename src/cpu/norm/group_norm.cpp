@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "cpu/channels.h"
 #include "cpu/kernels.h"
+#include "cpu/norm/channels.h"
 
 namespace mezzo {
 namespace {

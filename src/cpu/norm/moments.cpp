@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "cpu/kernels.h"
-#include "cpu/reduction.h"
+#include "cpu/reduce/reduction.h"
 #include "kernels/moments.h"
 
 namespace mezzo {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/norm.h"
 
 namespace mezzo {

@@ -2,8 +2,8 @@
 #include <cstring>
 #include <vector>
 
+#include "cpu/conv/window_sums.h"
 #include "cpu/kernels.h"
-#include "cpu/window_sums.h"
 #include "kernels/resize_geometry.h"
 
 namespace mezzo {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/tensor_impl.h"
-#include "cpu/convert.h"
+#include "cpu/elementwise/convert.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
 

@@ -4,9 +4,9 @@
 
 #include <cstring>
 
+#include "cpu/conv/window_sums.h"
+#include "cpu/elementwise/loop_tables.h"
 #include "cpu/kernels.h"
-#include "cpu/loop_tables.h"
-#include "cpu/window_sums.h"
 #include "kernels/pool_geometry.h"
 
 namespace mezzo {

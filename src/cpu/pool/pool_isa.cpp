@@ -1,10 +1,10 @@
 // The loops of pooling and resizing for one instruction set (isa_unit.h).
-#include "cpu/isa_unit.h"
+#include "cpu/isa/isa_unit.h"
 
 #if MEZZO_ISA_FLAGS
-#include "pool_kernel.h"
+#include "cpu/pool/pool_kernel.h"
 #else
-#include "pool_loops.h"
+#include "cpu/pool/pool_loops.h"
 #endif
 
 namespace mezzo::cpu {

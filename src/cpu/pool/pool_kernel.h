@@ -4,8 +4,8 @@
 
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-#include "cpu/pool_loops.h"
-#include "cpu/vector.h"
+#include "cpu/isa/vector.h"
+#include "cpu/pool/pool_loops.h"
 #include "kernels/pool_geometry.h"
 
 namespace mezzo::cpu {

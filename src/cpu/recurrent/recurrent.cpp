@@ -3,10 +3,10 @@
 
 #include <cstring>
 
+#include "cpu/elementwise/loop_tables.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/loop_tables.h"
-#include "cpu/operand.h"
-#include "cpu/recurrent_loops.h"
+#include "cpu/recurrent/recurrent_loops.h"
 
 namespace mezzo {
 namespace {

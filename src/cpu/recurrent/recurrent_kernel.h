@@ -5,8 +5,8 @@
 
 #include <type_traits>
 
-#include "cpu/recurrent_loops.h"
-#include "cpu/vector.h"
+#include "cpu/isa/vector.h"
+#include "cpu/recurrent/recurrent_loops.h"
 #include "kernels/recurrent_cell.h"
 
 #if defined(__clang__)

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cpu/isa.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/dtype.h"
 
 namespace mezzo::cpu {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/loss.h"
 
 namespace mezzo {

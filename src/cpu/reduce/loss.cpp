@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/loss.h"
 
 namespace mezzo {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "cpu/reduction.h"
+#include "cpu/reduce/reduction.h"
 #include "kernels/matmul.h"
 #include "kernels/reduce.h"
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/operand.h"
+#include "cpu/gemm/operand.h"
 
 namespace mezzo::cpu {
 

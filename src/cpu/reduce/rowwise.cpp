@@ -2,8 +2,8 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
-#include "cpu/operand.h"
 #include "kernels/softmax.h"
 
 namespace mezzo {

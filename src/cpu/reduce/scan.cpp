@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "cpu/reduction.h"
+#include "cpu/reduce/reduction.h"
 #include "kernels/scan.h"
 
 namespace mezzo {

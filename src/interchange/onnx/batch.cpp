@@ -1,4 +1,4 @@
-#include "onnx/batch.h"
+#include "interchange/onnx/batch.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 // Finds the sizes of a graph that are multiples of the batch size, by comparing two graphs of the same model.
 #pragma once
 
-#include "onnx/graph.h"
+#include "interchange/onnx/graph.h"
 
 namespace mezzo::onnx {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "interchange/onnx/mapping.h"
 #include "mezzo/ops.h"
-#include "onnx/mapping.h"
 
 namespace mezzo::onnx {
 

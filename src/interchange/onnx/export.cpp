@@ -1,18 +1,18 @@
 // export_onnx(): runs and traces the model, names the graph's values, writes the file.
-#include "mezzo/onnx.h"
+#include "mezzo/interchange/onnx.h"
 
 #include <algorithm>
 #include <set>
 #include <unordered_set>
 
 #include "autograd/state.h"
+#include "interchange/onnx/batch.h"
+#include "interchange/onnx/tracer.h"
+#include "interchange/onnx_file.h"
 #include "io/json.h"
-#include "io/onnx_file.h"
 #include "mezzo/autograd.h"
 #include "mezzo/eval_mode.h"
 #include "mezzo/ops.h"
-#include "onnx/batch.h"
-#include "onnx/tracer.h"
 
 namespace mezzo::io {
 

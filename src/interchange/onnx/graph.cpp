@@ -1,4 +1,4 @@
-#include "onnx/graph.h"
+#include "interchange/onnx/graph.h"
 
 #include <cstring>
 #include <utility>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/onnx_file.h"
+#include "interchange/onnx_file.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo::onnx {

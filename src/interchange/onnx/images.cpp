@@ -1,8 +1,8 @@
 // Mappings of convolutions and pooling. mezzo's images are [N, H, W, C] and its weights [O, H, W, I]; in ONNX
 // channels are the second dimension of both.
+#include "interchange/onnx/mapping.h"
 #include "kernels/conv.h"
 #include "kernels/pool.h"
-#include "onnx/mapping.h"
 
 namespace mezzo::onnx {
 

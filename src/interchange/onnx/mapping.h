@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "autograd/row.h"
-#include "onnx/graph.h"
+#include "interchange/onnx/graph.h"
 
 namespace mezzo::onnx {
 

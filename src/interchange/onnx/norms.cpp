@@ -1,8 +1,8 @@
 // Mappings of normalisations and softmax.
+#include "interchange/onnx/mapping.h"
 #include "kernels/batch_norm.h"
 #include "kernels/norm.h"
 #include "kernels/softmax.h"
-#include "onnx/mapping.h"
 
 namespace mezzo::onnx {
 

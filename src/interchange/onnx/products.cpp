@@ -1,7 +1,7 @@
 // Mappings of matrix products: linear layers and matmul. Attention is exported as its decomposition.
+#include "interchange/onnx/mapping.h"
 #include "kernels/joint_linear.h"
 #include "kernels/matmul.h"
-#include "onnx/mapping.h"
 
 namespace mezzo::onnx {
 

@@ -1,4 +1,5 @@
 // Mappings of views, copies, look-ups and reductions.
+#include "interchange/onnx/mapping.h"
 #include "kernels/copy.h"
 #include "kernels/index.h"
 #include "kernels/moments.h"
@@ -6,7 +7,6 @@
 #include "kernels/reduce.h"
 #include "kernels/scan.h"
 #include "kernels/sort.h"
-#include "onnx/mapping.h"
 #include "ops/view_attributes.h"
 
 namespace mezzo::onnx {

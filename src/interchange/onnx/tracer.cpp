@@ -1,4 +1,4 @@
-#include "onnx/tracer.h"
+#include "interchange/onnx/tracer.h"
 
 #include <exception>
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "autograd/op_observer.h"
-#include "insight/places.h"
-#include "onnx/mapping.h"
+#include "interchange/onnx/mapping.h"
+#include "nn/places.h"
 
 namespace mezzo::onnx {
 
@@ -54,7 +54,7 @@ private:
     std::string reader() const;
 
     const ForeignMark elsewhere_;
-    insight::Places places_;
+    nn::Places places_;
     Graph graph_;
     std::unordered_map<const Storage*, std::vector<Known>> known_;
     std::unordered_set<const Storage*> written_;

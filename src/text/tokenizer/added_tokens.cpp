@@ -1,4 +1,4 @@
-#include "data/tokenizer/added_tokens.h"
+#include "text/tokenizer/added_tokens.h"
 
 #include <algorithm>
 

@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/tokenizer/model.h"
-#include "data/tokenizer/normalizer.h"
-#include "data/trie.h"
+#include "text/tokenizer/model.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/trie.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -2,8 +2,8 @@
 // first, and of equal pairs the leftmost. A heap of pairs and a list of symbols make it O(n log n).
 #include <algorithm>
 
-#include "data/tokenizer/characters.h"
-#include "data/tokenizer/model.h"
+#include "text/tokenizer/characters.h"
+#include "text/tokenizer/model.h"
 
 namespace mezzo::data::tokenizer {
 

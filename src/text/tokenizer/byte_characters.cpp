@@ -1,4 +1,4 @@
-#include "data/tokenizer/byte_characters.h"
+#include "text/tokenizer/byte_characters.h"
 
 #include <array>
 

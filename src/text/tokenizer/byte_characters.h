@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "data/tokenizer/text.h"
+#include "text/tokenizer/text.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer/characters.h"
+#include "text/tokenizer/characters.h"
 
 #include <utf8proc.h>
 

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "data/unicode.h"
+#include "text/unicode.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -1,7 +1,7 @@
 // Reads tokenizer_config.json, which transformers writes together with tokenizer.json.
 #include <algorithm>
 
-#include "data/tokenizer/parts.h"
+#include "text/tokenizer/parts.h"
 
 namespace mezzo::data::tokenizer {
 

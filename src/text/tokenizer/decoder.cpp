@@ -1,10 +1,10 @@
-#include "data/tokenizer/decoder.h"
+#include "text/tokenizer/decoder.h"
 
 #include <algorithm>
 #include <charconv>
 
-#include "data/tokenizer/byte_characters.h"
-#include "data/tokenizer/pattern.h"
+#include "text/tokenizer/byte_characters.h"
+#include "text/tokenizer/pattern.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenizer/fields.h"
+#include "text/tokenizer/fields.h"
 
 namespace mezzo::data::tokenizer {
 

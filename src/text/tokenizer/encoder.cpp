@@ -1,9 +1,9 @@
-#include "data/tokenizer/encoder.h"
+#include "text/tokenizer/encoder.h"
 
 #include <algorithm>
 
-#include "data/tokenizer/byte_characters.h"
-#include "data/truncation.h"
+#include "text/tokenizer/byte_characters.h"
+#include "text/truncation.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "data/tokenizer/parts.h"
-#include "mezzo/pretrained_tokenizer.h"
+#include "mezzo/text/pretrained_tokenizer.h"
+#include "text/tokenizer/parts.h"
 
 namespace mezzo::data::tokenizer {
 

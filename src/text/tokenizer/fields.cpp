@@ -1,9 +1,9 @@
-#include "data/tokenizer/fields.h"
+#include "text/tokenizer/fields.h"
 
 #include <algorithm>
 #include <iterator>
 
-#include "data/unicode.h"
+#include "text/unicode.h"
 
 namespace mezzo::data::tokenizer {
 

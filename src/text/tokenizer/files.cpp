@@ -1,8 +1,8 @@
 // Finds and reads the files of a tokenizer in a folder.
 #include <filesystem>
 
-#include "data/tokenizer/parts.h"
 #include "io/file.h"
+#include "text/tokenizer/parts.h"
 
 namespace mezzo::data::tokenizer {
 

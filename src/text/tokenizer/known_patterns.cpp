@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "data/tokenizer/pattern.h"
+#include "text/tokenizer/pattern.h"
 
 namespace mezzo::data::tokenizer {
 

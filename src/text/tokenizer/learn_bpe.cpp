@@ -4,12 +4,12 @@
 #include <map>
 #include <memory>
 
-#include "data/pair_merger.h"
-#include "data/tokenizer/byte_characters.h"
-#include "data/tokenizer/pattern.h"
 #include "io/json.h"
 #include "mezzo/error.h"
-#include "mezzo/pretrained_tokenizer.h"
+#include "mezzo/text/pretrained_tokenizer.h"
+#include "text/pair_merger.h"
+#include "text/tokenizer/byte_characters.h"
+#include "text/tokenizer/pattern.h"
 
 namespace mezzo::data {
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer/model.h"
+#include "text/tokenizer/model.h"
 
 #include <fmt/format.h>
 

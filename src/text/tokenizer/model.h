@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer/fields.h"
-#include "data/tokenizer/vocabulary.h"
+#include "text/tokenizer/fields.h"
+#include "text/tokenizer/vocabulary.h"
 
 namespace mezzo::data::tokenizer {
 

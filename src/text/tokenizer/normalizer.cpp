@@ -1,9 +1,9 @@
-#include "data/tokenizer/normalizer.h"
+#include "text/tokenizer/normalizer.h"
 
 #include <functional>
 
-#include "data/tokenizer/byte_characters.h"
-#include "data/tokenizer/pattern.h"
+#include "text/tokenizer/byte_characters.h"
+#include "text/tokenizer/pattern.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "data/tokenizer/fields.h"
-#include "data/tokenizer/text.h"
+#include "text/tokenizer/fields.h"
+#include "text/tokenizer/text.h"
 
 namespace mezzo::data::tokenizer {
 

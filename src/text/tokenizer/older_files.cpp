@@ -3,7 +3,7 @@
 // transformers.
 #include <algorithm>
 
-#include "data/tokenizer/parts.h"
+#include "text/tokenizer/parts.h"
 
 namespace mezzo::data::tokenizer {
 

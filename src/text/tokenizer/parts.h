@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer/added_tokens.h"
-#include "data/tokenizer/decoder.h"
-#include "data/tokenizer/model.h"
-#include "data/tokenizer/normalizer.h"
-#include "data/tokenizer/post_processor.h"
-#include "data/tokenizer/pre_tokenizer.h"
-#include "mezzo/tokenizer.h"
+#include "mezzo/text/tokenizer.h"
+#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/model.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/post_processor.h"
+#include "text/tokenizer/pre_tokenizer.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer/pattern.h"
+#include "text/tokenizer/pattern.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "data/tokenizer/fields.h"
-#include "data/tokenizer/text.h"
+#include "text/tokenizer/fields.h"
+#include "text/tokenizer/text.h"
 
 namespace mezzo::data::tokenizer {
 

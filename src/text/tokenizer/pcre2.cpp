@@ -1,5 +1,5 @@
 // Regular expressions that are not known by their text, matched by PCRE2. Only in builds with PCRE2.
-#include "data/tokenizer/pattern.h"
+#include "text/tokenizer/pattern.h"
 
 #ifdef MEZZO_HAVE_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8

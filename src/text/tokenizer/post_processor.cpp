@@ -1,4 +1,4 @@
-#include "data/tokenizer/post_processor.h"
+#include "text/tokenizer/post_processor.h"
 
 namespace mezzo::data::tokenizer {
 

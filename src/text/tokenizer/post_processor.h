@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "data/tokenizer/fields.h"
+#include "text/tokenizer/fields.h"
 
 namespace mezzo::data::tokenizer {
 

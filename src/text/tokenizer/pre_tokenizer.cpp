@@ -1,7 +1,7 @@
-#include "data/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/pre_tokenizer.h"
 
-#include "data/tokenizer/byte_characters.h"
-#include "data/tokenizer/pattern.h"
+#include "text/tokenizer/byte_characters.h"
+#include "text/tokenizer/pattern.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -4,7 +4,7 @@
 // the offset of its replacement.
 #include <array>
 
-#include "data/tokenizer/normalizer.h"
+#include "text/tokenizer/normalizer.h"
 
 namespace mezzo::data::tokenizer {
 

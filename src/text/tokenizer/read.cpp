@@ -1,7 +1,7 @@
 // Reads tokenizer.json into parts.
 #include <algorithm>
 
-#include "data/tokenizer/parts.h"
+#include "text/tokenizer/parts.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer/text.h"
+#include "text/tokenizer/text.h"
 
 #include <algorithm>
 

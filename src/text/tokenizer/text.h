@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer/characters.h"
+#include "text/tokenizer/characters.h"
 
 namespace mezzo::data::tokenizer {
 

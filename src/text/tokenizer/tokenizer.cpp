@@ -3,9 +3,9 @@
 #include <mutex>
 
 #include "cpu/parallel.h"
-#include "data/tokenizer/encoder.h"
 #include "mezzo/error.h"
-#include "mezzo/pretrained_tokenizer.h"
+#include "mezzo/text/pretrained_tokenizer.h"
+#include "text/tokenizer/encoder.h"
 
 namespace mezzo::data {
 

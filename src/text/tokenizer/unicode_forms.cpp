@@ -1,7 +1,7 @@
 // NFC, NFD, NFKC and NFKD of texts that record the source of each byte.
 #include <algorithm>
 
-#include "data/tokenizer/normalizer.h"
+#include "text/tokenizer/normalizer.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "data/tokenizer/characters.h"
-#include "data/tokenizer/model.h"
-#include "data/trie.h"
+#include "text/tokenizer/characters.h"
+#include "text/tokenizer/model.h"
+#include "text/trie.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer/vocabulary.h"
+#include "text/tokenizer/vocabulary.h"
 
 #include <algorithm>
 

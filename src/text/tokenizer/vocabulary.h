@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/tokenizer/fields.h"
+#include "text/tokenizer/fields.h"
 
 namespace mezzo::data::tokenizer {
 

@@ -1,7 +1,7 @@
 // Models that look up words: WordPiece, piece by piece, and WordLevel, as a whole.
-#include "data/tokenizer/characters.h"
-#include "data/tokenizer/model.h"
-#include "data/trie.h"
+#include "text/tokenizer/characters.h"
+#include "text/tokenizer/model.h"
+#include "text/trie.h"
 
 namespace mezzo::data::tokenizer {
 
