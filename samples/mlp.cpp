@@ -7,14 +7,15 @@
 // train() is the loop to read: mixed precision adds an Autocast scope around forward pass and loss, and
 // float16 a GradScaler around backward pass and update. In the table the losses should agree to about 1 %,
 // and the 16-bit rows should be faster where the device multiplies 16-bit numbers natively.
-// For example: mlp --steps 500 --device cpu
+// For example, 500 steps on the CPU: mlp 500 cpu
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>
 
 #include <chrono>
-#include <string>
-
-#include "program.h"
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string_view>
 
 namespace mz = mezzo;
 
@@ -53,16 +54,7 @@ Result train(mz::Dtype precision, mz::Device device, std::int64_t steps) {
     return {last, time.count(), optimizer.skipped_steps(), mz::memory_stats(device).max_allocated};
 }
 
-int compare(int argc, char** argv) {
-    std::int64_t steps = 200;
-    std::string name;
-    CLI::App app{"Trains an MLP in float32, bfloat16 and float16."};
-    app.option_defaults()->always_capture_default();
-    app.add_option("--steps", steps, "training steps in each precision")->transform(program::positive());
-    program::add_device(app, name);
-    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    const mz::Device device = name.empty() ? mz::best_device() : mz::parse_device(name.c_str());
-
+void compare(mz::Device device, std::int64_t steps) {
     fmt::print("{} steps on {}\n\n", steps, mz::hardware_name(device));
     fmt::print("precision  final loss   ms / step   peak MB  skipped\n");
     for (const mz::Dtype precision : {mz::float32, mz::bfloat16, mz::float16}) {
@@ -71,10 +63,17 @@ int compare(int argc, char** argv) {
         fmt::print("{:<9}{:>12.6f}{:>12.3f}{:>10.1f}{:>9}\n", mz::name(precision), r.loss,
                    1e3 * r.seconds / double(steps), double(r.peak_bytes) / 1e6, r.skipped);
     }
-    return 0;
 }
 
-int main(int argc, char** argv) {
-    mz::set_log_sink(program::log_to_stderr);
-    return program::run("mlp", [&] { return compare(argc, argv); });
+int main(int argc, char** argv) try {
+    mz::set_log_sink([](std::string_view line) { fmt::print(stderr, "{}\n", line); });
+    const std::int64_t steps = argc > 1 ? std::atoll(argv[1]) : 200;
+    if (steps < 1 || argc > 3) {
+        fmt::print(stderr, "usage: mlp [STEPS [DEVICE]], such as: mlp 200 cuda:0\n");
+        return 2;
+    }
+    compare(argc > 2 ? mz::parse_device(argv[2]) : mz::best_device(), steps);
+} catch (const std::exception& error) {
+    fmt::print(stderr, "mlp: {}\n", error.what());
+    return 1;
 }

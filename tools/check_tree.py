@@ -300,8 +300,6 @@ def listed_sources(folder, text):
     text = re.sub(r"#.*", "", text)
     for key, source in re.findall(r"(?<!output: )(?<!\+ )('source': )?'([\w./-]+\.(?:cpp|cu))'", text):
         yield source if key else posixpath.normpath(folder / source)  # what kernel.cpp.in includes: from the root
-    if gallery := re.search(r"^gallery_programs = \{(.*?)^\}", text, re.M | re.S):
-        yield from (f"{folder}/gallery/{program}.cpp" for program in re.findall(r"'(\w+)':", gallery.group(1)))
 
 
 def check_build_lists(names):

@@ -21,7 +21,7 @@ BAD = ("nan", "inf", "-inf", "-1", "-0.5", "1e400", "18446744073709551616", "-92
 
 POSITIONALS_BEFORE = {"seconds": ["1"]}
 # How many options with numbers a program has at least, where that is not 2.
-FEW_OPTIONS = {"mlp": 1, "bench_isa": 1, "time_gemm": 1, "gemm_errors": 0, "random_ops": 0}
+FEW_OPTIONS = {"bench_isa": 1, "time_gemm": 1, "gemm_errors": 0, "random_ops": 0}
 
 
 def run(*command, **options):
@@ -88,7 +88,6 @@ def test_full_device(programs, folder):
     text = folder / "text.txt"
     text.write_text("hello world\n", encoding="utf-8")
     work = {
-        "mlp": ["--steps", 1, "--device", "cpu"],
         "bench": ["--case", "add_small", "--seconds", 0.001],
         "tokenize": ["--vocab", vocabulary, text],
     }
@@ -170,10 +169,10 @@ def test_config_errors(programs, folder):
         unreadable(program, absent)
         check(run(program, f"--config={absent}", "--help").returncode == 0, f"{program.name} --help with a file that is not there")
     programs = {program.name: program for program in programs}
-    if "mlp" in programs:
-        refused(programs["mlp"], "[training]\nsteps = 4\n", "training")
-        refused(programs["mlp"], "config = 'other'\n", "config")
-        unreadable(programs["mlp"], folder)
+    if "fashion_mnist" in programs:
+        refused(programs["fashion_mnist"], "[training]\nepochs = 4\n", "training")
+        refused(programs["fashion_mnist"], "config = 'other'\n", "config")
+        unreadable(programs["fashion_mnist"], folder)
     if "gpt" in programs:
         refused(programs["gpt"], "lr = nan\n", "--lr:", "from 0 to 1000")
         refused(programs["gpt"], "precision = 'fp8'\n", "--precision:", "fp8")
@@ -187,19 +186,15 @@ def test_config_values(programs, folder):
     """Values come from the file where the command line has none."""
     programs = {program.name: program for program in programs}
     file = folder / "options.toml"
-    if "mlp" in programs:
-        file.write_text("# a trial\nsteps = 2\ndevice = 'cpu'\n", encoding="utf-8")
-        for more, steps in (([], 2), (["--steps=1"], 1)):
-            result = run(programs["mlp"], f"--config={file}", *more)
-            check(result.returncode == 0 and result.stdout.startswith(f"{steps} steps on "), f"mlp --config {more}: {result}")
     if "tokenize" in programs:  # a flag, a positional, and an option of a group
         vocabulary = folder / "words.txt"
         vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n", encoding="utf-8")
         text = folder / "line.txt"
         text.write_text("hello\n", encoding="utf-8")
-        file.write_text(f"vocab = '{vocabulary}'\nfile = '{text}'\nno-special = true\n", encoding="utf-8")
-        result = run(programs["tokenize"], f"--config={file}")
-        check(result.returncode == 0 and result.stdout == "5\n", f"tokenize --config: {result}")
+        for vocab, more in ((vocabulary, []), ("/absent", ["--vocab", vocabulary])):
+            file.write_text(f"# a trial\nvocab = '{vocab}'\nfile = '{text}'\nno-special = true\n", encoding="utf-8")
+            result = run(programs["tokenize"], f"--config={file}", *more)
+            check(result.returncode == 0 and result.stdout == "5\n", f"tokenize --config {more}: {result}")
 
 
 def main():

@@ -33,7 +33,7 @@ def rows(text):
 
 
 def test_mlp():
-    same = [run(MLP, "--steps", "30", "--device", "cpu") for _ in range(2)]
+    same = [run(MLP, "30", "cpu") for _ in range(2)]
     tables = [rows(result.stdout) for result in same]
     names = ["float32", "bfloat16", "float16"]
     expect(all(r.returncode == 0 and not r.stderr for r in same) and [name for name, _ in tables[0]] == names, "mlp: a row for each precision", same[0])
@@ -70,15 +70,15 @@ def refuse(program, arguments, code, *words):
 
 
 def test_bad_arguments():
-    refuse(MLP, ["--no-such-option"], 2, "--no-such-option")
-    refuse(MLP, ["--steps", "0"], 2, "--steps")
-    refuse(MLP, ["--steps", "many"], 2, "--steps", "many")
-    refuse(MLP, ["--device", "tpu"], 1, "tpu")
-    refuse(MLP, ["--device", "cuda:77"], 1, "cuda:77")
+    for arguments in ("0",), ("many",), ("1", "cpu", "more"), ("--help",):
+        refuse(MLP, arguments, 2, "usage: mlp")
+    refuse(MLP, ["1", "tpu"], 1, "tpu")
+    refuse(MLP, ["1", "cuda:77"], 1, "cuda:77")
+    refuse(FASHION, ["--no-such-option"], 2, "--no-such-option")
     refuse(FASHION, ["--precision", "fp64"], 2, "fp64")
     refuse(FASHION, ["--lr", "-1"], 2, "--lr")
     refuse(FASHION, ["--trace", "/no/such/folder"], 2, "/no/such/folder")
-    expect(run(MLP, "--help").returncode == 0, "mlp --help")
+    expect(run(FASHION, "--help").returncode == 0, "fashion_mnist --help")
 
 
 def test_bad_data():

@@ -162,7 +162,7 @@ def parts(args, plan):
     return [
         smoke(args),
         tests(args, plan),
-        Part("mlp", "sample", 5, [Command([str(args.out / "mlp"), "--device", "cuda"], 60, {})]),
+        Part("mlp", "sample", 5, [Command([str(args.out / "mlp"), "200", "cuda"], 60, {})]),
         *bench("recipe512", "float16", MEZZO | EAGER, 15),
         profile(args, "recipe512", "float16"),
         *bench("recipe512", "float16", COMPILED, 30, ", torch.compile"),
