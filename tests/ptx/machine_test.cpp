@@ -110,6 +110,7 @@ TEST_CASE("ptx: stores, loads and vectors reach what is allocated") {
     finds("outside a shared variable", "st.shared.u32 [%r4+512], %r1;\n", 32);
     finds("read of shared memory that nothing has written", "ld.shared.u32 %r7, [%r4];\n", 32);
     finds("division by zero", "div.u32 %r5, %r4, %r1;\n", 32);
+    finds("fault: trap", "trap;\n", 32);
     finds("unknown instruction", "add.sat.s32 %r5, %r1, 1;\n", 32);
 }
 

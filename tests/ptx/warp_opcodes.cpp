@@ -45,6 +45,8 @@ void warp_barrier(Warp& w, const Instruction& i, u32 mask) {
     ++w.epoch;
 }
 
+void trap(Warp& w, const Instruction& i, u32 mask) { fault(w, i, u32(std::countr_zero(mask)), "trap"); }
+
 // ldmatrix of four 8 x 8 matrices, whose rows the lanes name.
 template <bool transposed> void load_matrices(Warp& w, const Instruction& i, u32) {
     constexpr unsigned row_bytes = 16;
@@ -153,6 +155,7 @@ void add_warp_opcodes(Opcodes& table) {
                   fragments);
     add.warp_call("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", &multiply_matrices<&from_half, 8>,
                   std::vector<u8>(11, 4));
+    add.raw("trap", &trap, {});
     add.barrier("bar.sync", {4}, Vote::none);
     add.barrier("bar.red.popc.u32", {4, 4, 0}, Vote::count);
     add.barrier("bar.red.or.pred", {0, 4, 0}, Vote::any);
