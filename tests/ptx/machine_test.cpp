@@ -4,7 +4,10 @@
 #include <cstring>
 #include <memory>
 
+#include "core/tensor_impl.h"
+#include "mezzo/ops.h"
 #include "tests/ptx/device_memory.h"
+#include "tests/ptx/exact_allocations.h"
 #include "tests/ptx/runtime.h"
 
 namespace {
@@ -127,6 +130,18 @@ TEST_CASE("ptx: device memory that nothing has written is not read") {
     CHECK_THAT(reports.text(),
                Catch::Contains("read of device memory that nothing has written: byte 8 of 64"));
     CHECK(ptx::release(memory));
+}
+
+TEST_CASE("ptx: with exact allocations a tensor is an allocation of its own size") {
+    const void* memory = nullptr;
+    {
+        const ptx::ExactAllocations exact;
+        const Tensor x = empty({3}, {.dtype = float32, .device = Device(DeviceType::cuda)});
+        memory = raw(x);
+        CHECK(ptx::is_device_memory(memory, 12));
+        CHECK_FALSE(ptx::is_device_memory(memory, 13));
+    }
+    CHECK_FALSE(ptx::is_device_memory(memory, 1));
 }
 
 TEST_CASE("ptx: lanes that part meet again") {

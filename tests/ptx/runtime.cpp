@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tests/ptx/device_memory.h"
+#include "tests/ptx/exact_allocations.h"
 #include "tests/ptx/stand_in.h"
 
 namespace mezzo::ptx {
@@ -63,6 +64,7 @@ void offer_stand_in() {
     options.capability = number_of("MEZZO_PTX_CAPABILITY", MEZZO_NEWEST_PTX);
     options.inexact = number_of("MEZZO_PTX_INEXACT", options.inexact);
     options.drop_barrier = number_of("MEZZO_PTX_DROP_BARRIER", options.drop_barrier);
+    if (number_of("MEZZO_PTX_EXACT_ALLOCATIONS", 0) != 0) new ExactAllocations;  // until the program ends
     offer_stand_in();
     return true;
 }();
