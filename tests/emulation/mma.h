@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tests/emulation/intrinsics.h"
+#include "tests/emulation/truncated_sum.h"
 
 namespace mezzo::emulation {
 
@@ -63,29 +64,10 @@ inline void load_matrices(const void* row, bool transposed, std::uint32_t (&resu
     });
 }
 
-// `sum` and eight products, as Tensor Cores add: all are aligned to the largest, what lies below its 24th
-// fractional bit is cut off, and the result is cut to float. A model, by what others have measured on
-// compute capability 8.0; NVIDIA documents no order.
-inline float truncated_sum(float sum, const float (&left)[16], const float (&right)[16], int first) {
-    double terms[9] = {sum}, largest = std::abs(double(sum)), plain = sum;
-    for (int k = 0; k < 8; ++k) {
-        terms[k + 1] = double(left[first + k]) * right[first + k];  // exact: 11 bits each
-        largest = std::max(largest, std::abs(terms[k + 1]));
-        plain += terms[k + 1];
-    }
-    if (largest == 0 || !std::isfinite(plain)) return float(plain);
-    const double unit = std::ldexp(1.0, std::ilogb(largest) - 24);
-    double units = 0;
-    for (double term : terms) units += std::trunc(term / unit);
-    const float result = float(units * unit);
-    const bool away = std::abs(double(result)) > std::abs(units * unit) && std::isfinite(result);
-    return away ? std::nextafter(result, 0.0f) : result;
-}
-
 // One element of a b + sum, 16 terms.
 inline float sum_of_products(float sum, const float (&left)[16], const float (&right)[16]) {
     if (options.tensor_sums == TensorSums::truncated)
-        return truncated_sum(truncated_sum(sum, left, right, 8), left, right, 0);
+        return truncated_sum(truncated_sum(sum, left + 8, right + 8), left, right);
     for (int k = 0; k < 16; ++k) sum += left[k] * right[k];
     return sum;
 }

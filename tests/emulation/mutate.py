@@ -90,8 +90,6 @@ MUTATIONS = [
     ('attention', 'cuda/attention/attention.cu', 'r < rows && ', 0, '', 'address'),
     ('attention', 'cuda/attention/attention.cuh', 'if (skip != 0)', 0, 'if (false)', 'plain'),
     ('attention', 'cuda/attention/attention.cuh', 'i >= query || ', 0, '', 'address'),
-    ('attention', 'cuda/mma.cuh', 'emulation::load_matrices(row, true, r.v, site)', 0,
-     'emulation::load_matrices(row, false, r.v, site)', 'plain'),
     ('conv', 'cuda/conv/conv_implicit.cuh', BARRIER, 0, '', 'thread'),
     ('conv', 'cuda/conv/conv_implicit.cuh', BARRIER, 1, '', 'thread'),
     ('conv', 'cuda/conv/conv_implicit.cuh', BARRIER, 2, '', 'thread'),
@@ -245,7 +243,7 @@ def replaced(file, find, occurrence, replacement):
     for _ in range(occurrence + 1):
         at = text.find(find, at + 1)
         if at < 0:
-            sys.exit(f'{file}: occurrence {occurrence} of {find!r} is gone; bring the list of mutations up to date')
+            sys.exit(f'{file}: occurrence {occurrence} of {find!r} is gone; bring the list up to date')
     return text[:at] + replacement + text[at + len(find):], text.count('\n', 0, at) + 1
 
 

@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'emulation'))
+from mutate import BARRIER, replaced  # noqa: E402
+
 PROGRAM = 'tests/ptx/mezzo-tests-ptx'
-BARRIER = '__syncthreads();'
 WRONG = r'FAILED:'  # a case's own comparison
 RACE = 'PTX: (race|read of shared memory that nothing has written)'
 
@@ -43,17 +44,6 @@ FAULTS = [
     ('words of a vector store in the wrong order', 'cuda/elementwise/packs.cuh', '{%1, %2, %3, %4}', 0, '{%1, %3, %2, %4}', 'cuda/elementwise/activation_grad.cu',
      'cuda_activation_grad_test', WRONG, False),
 ]
-
-
-def replaced(file, find, occurrence, replacement):
-    with open(os.path.join(ROOT, file)) as source:
-        text = source.read()
-    at = -1
-    for _ in range(occurrence + 1):
-        at = text.find(find, at + 1)
-        if at < 0:
-            sys.exit(f'{file}: occurrence {occurrence} of {find!r} is gone; bring the list of faults up to date')
-    return text[:at] + replacement + text[at + len(find):]
 
 
 class Build:
@@ -88,7 +78,7 @@ def attempt(build, fault):
     with tempfile.TemporaryDirectory() as overlay:
         os.makedirs(os.path.join(overlay, os.path.dirname(file)))
         with open(os.path.join(overlay, file), 'w') as out:
-            out.write(replaced(file, find, occurrence, replacement))
+            out.write(replaced(file, find, occurrence, replacement)[0])
         made, program = os.path.join(overlay, 'made.o'), os.path.join(overlay, 'tests-ptx')
         build.compile(source, made, overlay)
         build.link(source, made, program)

@@ -1,10 +1,9 @@
 // Calls that the lanes of a warp make together, and barriers.
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "tests/emulation/truncated_sum.h"
 #include "tests/ptx/half.h"
 #include "tests/ptx/lanes.h"
 
@@ -64,24 +63,6 @@ template <bool transposed> void load_matrices(Warp& w, const Instruction& i, u32
         }
 }
 
-// Adds eight products as hardware does: all terms are aligned to the largest, and cut off below 24 bits.
-f32 truncated_sum(f32 sum, const f32* x, const f32* y) {
-    f64 terms[9] = {sum}, largest = std::abs(f64(sum)), plain = sum;
-    for (int k = 0; k < 8; ++k) {
-        terms[k + 1] = f64(x[k]) * y[k];
-        largest = std::max(largest, std::abs(terms[k + 1]));
-        plain += terms[k + 1];
-    }
-    if (largest == 0 || !std::isfinite(plain)) return f32(plain);
-    const f64 unit = std::ldexp(1.0, std::ilogb(largest) - 24);
-    f64 units = 0;
-    for (const f64 term : terms) units += std::trunc(term / unit);
-    const f32 result = f32(units * unit);
-    return std::abs(f64(result)) > std::abs(units * unit) && std::isfinite(result)
-               ? std::nextafter(result, 0.0f)
-               : result;
-}
-
 struct Tiles {
     f32 a[16][16], b[8][16], sums[16][8];
 };
@@ -116,8 +97,8 @@ template <f32 (*decode)(u16), int depth> void multiply_matrices(Warp& w, const I
             f32& sum = tiles.sums[r][n];
             const f32 *const x = tiles.a[r], *const y = tiles.b[n];
             if (options.truncated_sums) {
-                if (depth == 16) sum = truncated_sum(sum, x + 8, y + 8);
-                sum = truncated_sum(sum, x, y);
+                if (depth == 16) sum = emulation::truncated_sum(sum, x + 8, y + 8);
+                sum = emulation::truncated_sum(sum, x, y);
                 continue;
             }
             f64 exact = sum;
