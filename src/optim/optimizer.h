@@ -12,7 +12,7 @@
 #include "core/internal.h"
 #include "core/scale_parts.h"
 #include "mezzo/optim.h"
-#include "optim/kind.h"
+#include "optim/optimizer_type.h"
 #include "optim/param_refs.h"
 #include "optim/sharing.h"
 

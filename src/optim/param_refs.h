@@ -5,7 +5,7 @@
 
 #include "core/tensor_impl.h"
 #include "kernels/step.h"
-#include "optim/lazy_scale.h"
+#include "optim/deferred_factor.h"
 
 namespace mezzo::optim {
 

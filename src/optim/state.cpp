@@ -1,57 +1,204 @@
-// state_dict() of optimizers: everything as tensors, so that any tensor file can hold it.
+// Tensors that an optimizer owns for each parameter: moments, masters, and the 16-bit copies that it writes
+// for autocast. The tensors that a step lacks are allocated together (optim/arena.h).
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/side_by_side.h"
 #include "mezzo/ops.h"
-#include "optim/state_keys.h"
+#include "optim/arena.h"
+#include "optim/optimizer.h"
 
 namespace mezzo::optim {
 
+Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
+
+void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
+    if (tensor.defined() && tensor.dtype() == dtype && tensor.device() == device) return;
+    NoGrad plain;
+    if (!tensor.defined()) {
+        tensor = zeros(shape, {.dtype = dtype, .device = device});
+    } else {
+        tensor = tensor.to(device).to(dtype);
+    }
+}
+
+StepArgs step_args(const OptimizerImpl& optimizer, const Group& group) {
+    StepArgs args{.optimizer = optimizer.kind->row};
+    std::copy(group.options.begin(), group.options.end(), args.options);
+    return args;
+}
+
+unsigned used_state(const OptimizerImpl& optimizer, const Group& group) {
+    return optimizer.kind->used != nullptr ? optimizer.kind->used(step_args(optimizer, group)) : ~0u;
+}
+
+// Makes the master of a 16-bit parameter, or updates it: elements of the parameter that were written since
+// the last update get the parameter's value.
+void refresh_master(Slot& slot) {
+    NoGrad plain;
+    if (slot.master.defined()) slot.master = slot.master.to(slot.param.device());
+    if (slot.master.defined() && slot.master_version == slot.param.version()) return;
+    const Tensor param = slot.kept_part(slot.param.detach()), wide = param.to(float32);
+    if (!slot.master.defined()) {
+        slot.master = wide;
+    } else {
+        const Tensor unchanged = eq(param, slot.master.to(param.dtype()));
+        slot.master = where(unchanged, slot.master, wide);
+    }
+    slot.master_version = slot.param.version();
+}
+
 namespace {
 
-Tensor number(double value) { return scalar(value, {.dtype = float64}); }
+bool is_alone(const Tensor& copy) { return copy->refs.load() == 1 && copy->storage->refs.load() == 1; }
 
-// A copy of a parameter's state or master. If this process has only a shard of it, the copy is a partial
-// tensor in host memory, which is added to `incomplete`.
-Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& kept,
-               std::vector<Incomplete>& incomplete) {
-    const Slot& slot = optimizer.slots[index];
-    if (!slot.part) return kept.detach().clone();
-    const Tensor whole = empty(slot.param.shape(), {.dtype = kept.dtype()});
-    slot.kept_part(whole).copy_(kept.detach());
-    incomplete.push_back({index, whole});
-    return whole;
+}  // namespace
+
+// The 16-bit copy that autocast reads. If the device may skip the step, the copy has to be current before,
+// because a skipped step does not write it.
+Tensor* writable_copy16(const Slot& slot, bool conditional) {
+    Copy16& copy16 = slot.param->grads().copy16;
+    if (!is_16bit(copy16.wanted)) return nullptr;
+    const bool fits = copy16.value.defined() && copy16.value.dtype() == copy16.wanted &&
+                      copy16.value.device() == slot.param.device();
+    const bool current = fits && copy16.version == slot.param.version();
+    // A copy that a graph has saved is not overwritten.
+    NoGrad plain;
+    if (fits && is_alone(copy16.value)) {
+        // It keeps its memory, which may adjoin that of another copy.
+        if (!current && conditional) copy16.value.copy_(slot.param.detach());
+        return &copy16.value;
+    }
+    if (!conditional) copy16.version = ~std::uint64_t(0);  // holds nothing until the update has run
+    copy16.value = conditional
+                       ? slot.param.detach().to(copy16.wanted)
+                       : empty(slot.param.shape(), {.dtype = copy16.wanted, .device = slot.param.device()});
+    return &copy16.value;
+}
+
+namespace {
+
+void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t k) {
+    Arena arena;
+    for (std::size_t i = 0; i < list.refs.size(); ++i) {
+        Slot& slot = optimizer.slots[list.indices[i]];
+        if (slot.state[k].defined()) continue;
+        const unsigned used = used_state(optimizer, optimizer.groups[list.refs[i].group]);
+        if ((used >> k & 1) != 0) arena.add(slot.state[k], slot.kept_shape(), state_dtype(slot));
+    }
+    arena.make(list.device, true);
+}
+
+struct Placed {
+    Slot* slot;
+    bool adjoining;  // its copy follows that of the slot before
+};
+
+// The slots in their order, but each directly followed by those whose parameters lie directly behind its own.
+std::vector<Placed> with_neighbours(const std::vector<Slot*>& slots) {
+    std::unordered_map<const void*, Slot*> beginning;
+    for (Slot* slot : slots) beginning.emplace(raw(slot->param), slot);
+    const auto next = [&](const Slot* slot) -> Slot* {
+        const auto bytes = slot->param.numel() * std::int64_t(size_of(slot->param.dtype()));
+        const auto found = beginning.find(slot->param->bytes() + bytes);
+        const bool fits =
+            found != beginning.end() && directly_behind(slot->param, found->second->param) &&
+            slot->param->grad_meta->copy16.wanted == found->second->param->grad_meta->copy16.wanted;
+        return fits ? found->second : nullptr;
+    };
+    std::unordered_set<const Slot*> behind;
+    for (const Slot* slot : slots) behind.insert(next(slot));
+    std::vector<Placed> placed;
+    for (Slot* slot : slots) {
+        if (behind.contains(slot)) continue;
+        for (Slot* s = slot; s != nullptr; s = next(s)) placed.push_back({s, s != slot});
+    }
+    return placed;
+}
+
+// Whether autocast reads the slot's parameter in a copy that the optimizer writes.
+bool has_copy16(const OptimizerImpl& optimizer, const Slot& slot) {
+    return !has_master(optimizer, slot) && is_16bit(slot.param->grads().copy16.wanted);
+}
+
+// Releases copies that a graph has saved. Returns whether any copy is missing.
+bool lacks_copies16(OptimizerImpl& optimizer, const GradientList& list) {
+    bool lacks = false;
+    for (const std::size_t index : list.indices) {
+        const Slot& slot = optimizer.slots[index];
+        if (!has_copy16(optimizer, slot)) continue;
+        Tensor& copy = slot.param->grads().copy16.value;
+        if (copy.defined() && !is_alone(copy)) copy = {};
+        lacks = lacks || !copy.defined();
+    }
+    return lacks;
+}
+
+// Drops the copies of slots [begin, end) if one of them is missing.
+void drop_unless_all(const Placed* begin, const Placed* end) {
+    const auto copy = [](const Placed& p) -> Copy16& { return p.slot->param->grad_meta->copy16; };
+    if (std::all_of(begin, end, [&](const Placed& p) { return copy(p).value.defined(); })) return;
+    for (const Placed* p = begin; p != end; ++p) {
+        copy(*p).value = {};
+        copy(*p).version = ~std::uint64_t(0);  // holds nothing yet
+    }
+}
+
+// Makes the 16-bit copies that are missing. Parameters that are contiguous in memory (core/side_by_side.h)
+// get contiguous copies, so that a product that reads the parameters as one reads the copies as one, too. If
+// one of them is missing, all of them are made anew.
+void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
+    if (!lacks_copies16(optimizer, list)) return;
+    std::vector<Slot*> slots, fresh;
+    for (const std::size_t index : list.indices)
+        if (Slot& slot = optimizer.slots[index]; has_copy16(optimizer, slot)) slots.push_back(&slot);
+    const std::vector<Placed> placed = with_neighbours(slots);
+    for (std::size_t i = 0, end; i < placed.size(); i = end) {
+        for (end = i + 1; end < placed.size() && placed[end].adjoining;) ++end;
+        drop_unless_all(&placed[i], placed.data() + end);
+    }
+    Arena arena;
+    for (const auto& [slot, adjoining] : placed) {
+        Copy16& copy16 = slot->param->grad_meta->copy16;
+        if (copy16.value.defined()) continue;
+        fresh.push_back(slot);
+        arena.add(copy16.value, slot->param.shape(), copy16.wanted, adjoining);
+    }
+    arena.make(list.device, false);
+    if (!conditional) return;
+    for (Slot* slot : fresh) {
+        Copy16& copy16 = slot->param->grad_meta->copy16;
+        copy16.value.copy_(slot->param.detach());
+        copy16.version = slot->param.version();
+    }
 }
 
 }  // namespace
 
-StateDict Optimizer::state_dict() const {
-    read_counts(*impl_);
+void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device) {
     NoGrad plain;
-    StateDict state;
-    state.emplace_back("algorithm", number(impl_->kind->code));
-    state.emplace_back("groups", number(double(impl_->groups.size())));
-    state.emplace_back("applied_steps", number(double(impl_->applied)));
-    state.emplace_back("skipped_steps", number(double(impl_->skipped)));
-    for (std::size_t g = 0; g < impl_->groups.size(); ++g) {
-        const Group& group = impl_->groups[g];
-        state.emplace_back(group_key(g, "size"), number(double(group.count)));
-        for (std::size_t i = 0; i < group.options.size(); ++i)
-            state.emplace_back(group_key(g, impl_->kind->options[i].name), number(group.options[i]));
-        state.emplace_back(group_key(g, "initial_lr"), number(group.initial_lr));
+    Arena arena;
+    std::vector<Slot*> fresh;
+    for (const std::size_t index : indices) {
+        Slot& slot = optimizer.slots[index];
+        if (!has_master(optimizer, slot) || slot.master.defined() || !(slot.param.device() == device))
+            continue;
+        fresh.push_back(&slot);
+        arena.add(slot.master, slot.kept_shape(), float32);
     }
-    if (impl_->steps.defined())
-        for (std::size_t k = 0; k < impl_->kind->numbers.size(); ++k)
-            state.emplace_back(impl_->kind->numbers[k], impl_->steps.select(1, std::int64_t(k)).clone());
-    std::vector<Incomplete> incomplete;
-    for (std::size_t i = 0; i < impl_->slots.size(); ++i) {
-        const Slot& slot = impl_->slots[i];
-        for (std::size_t k = 0; k < slot.state.size(); ++k)
-            if (slot.state[k].defined())
-                state.emplace_back(slot_key(i, impl_->kind->state[k]),
-                                   copy_of(*impl_, i, slot.state[k], incomplete));
-        if (has_master(*impl_, slot) && slot.master.defined())
-            state.emplace_back(slot_key(i, "master"), copy_of(*impl_, i, slot.master, incomplete));
+    arena.make(device, false);
+    for (Slot* slot : fresh) {
+        slot->master.copy_(slot->kept_part(slot->param.detach()));
+        slot->master_version = slot->param.version();
     }
-    if (impl_->sharing) impl_->sharing->complete(incomplete);
-    return state;
+}
+
+void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
+    NoGrad plain;
+    make_masters(optimizer, list.indices, list.device);
+    for (std::size_t k = 0; k < optimizer.kind->state.size(); ++k) make_state(optimizer, list, k);
+    make_copies16(optimizer, list, conditional);
 }
 
 }  // namespace mezzo::optim

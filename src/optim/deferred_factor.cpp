@@ -1,4 +1,4 @@
-#include "optim/lazy_scale.h"
+#include "optim/deferred_factor.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "optim/kind.h"
+#include "optim/optimizer_type.h"
 
 #include <fmt/format.h>
 
