@@ -8,7 +8,7 @@
 
 #include "autograd/state.h"
 #include "core/capture.h"
-#include "core/lazy_scale.h"
+#include "core/pending_factor.h"
 #include "core/step_party.h"
 
 namespace mezzo::cuda {

@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "core/lazy_scale.h"
+#include "core/pending_factor.h"
 #include "core/random.h"
 #include "core/tensor_impl.h"
 

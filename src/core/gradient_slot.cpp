@@ -2,7 +2,7 @@
 
 #include "core/capture.h"
 #include "core/gradient_watcher.h"
-#include "core/lazy_scale.h"
+#include "core/pending_factor.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {

@@ -1,4 +1,4 @@
-// The gradient of a leaf with its state: a pending factor (core/lazy_scale.h), its scale state
+// The gradient of a leaf with its state: a pending factor (core/pending_factor.h), its scale state
 // (core/scale_parts.h), the hook that reduces it between processes (core/gradient_watcher.h), and the records
 // of a captured step (core/captured_gradients.h). No other code reaches the tensor, so that no reader can
 // forget one of these.

@@ -6,7 +6,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "mezzo/record_function.h"
-#include "optim/param_refs.h"
+#include "optim/update.h"
 
 namespace mezzo::nn {
 namespace {

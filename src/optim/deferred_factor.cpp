@@ -4,7 +4,7 @@
 
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
-#include "optim/param_refs.h"
+#include "optim/update.h"
 
 namespace mezzo::optim {
 

@@ -1,9 +1,9 @@
-// Deferred unscaling and clipping (core/lazy_scale.h): unscale_ and clip_grad_norm_ leave the multiplication
+// Deferred unscaling and clipping (core/pending_factor.h): unscale_ and clip_grad_norm_ leave the multiplication
 // of the gradients to the update, which reads them anyway. A gradient that is read earlier is multiplied
 // then.
 #pragma once
 
-#include "core/lazy_scale.h"
+#include "core/pending_factor.h"
 #include "core/tensor_impl.h"
 #include "kernels/step.h"
 

@@ -13,7 +13,7 @@
 #include "core/scale_parts.h"
 #include "mezzo/optim.h"
 #include "optim/optimizer_type.h"
-#include "optim/param_refs.h"
+#include "optim/update.h"
 #include "optim/sharing.h"
 
 namespace mezzo::optim {

@@ -1,5 +1,5 @@
 // Conversion of parameters to arguments of the step kernels.
-#include "optim/param_refs.h"
+#include "optim/update.h"
 
 #include "kernels/step_copies.h"
 

@@ -1,4 +1,4 @@
-// Gradients with a pending factor (core/lazy_scale.h) in steps captured as graphs.
+// Gradients with a pending factor (core/pending_factor.h) in steps captured as graphs.
 #include <catch2/catch.hpp>
 
 #include "core/capture.h"

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "core/lazy_scale.h"
+#include "core/pending_factor.h"
 #include "core/tensor_impl.h"
 #include "mezzo/mezzo.h"
 #include "tests/support/support.h"

@@ -1,4 +1,4 @@
-#include "core/lazy_scale.h"
+#include "core/pending_factor.h"
 
 #include <algorithm>
 
