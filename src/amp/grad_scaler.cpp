@@ -76,7 +76,7 @@ constexpr char advice_after_unscaling[] =
 // unscaling).
 void leave_unscaled(const optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                     const Tensor& norm) {
-    using Scale = optim::LazyGradientScale;
+    using Scale = optim::DeferredFactor;
     Ref<Scale>(new Scale(list, optimizer.state, norm, optimizer.masters))->attach(list.leaves);
     for (TensorImpl* leaf : list.leaves) leaf->grad_meta->gradient.note_unscaled();
 }
@@ -288,7 +288,7 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     optim::refuse_scale_parts("GradScaler.unscale_", own, both_parts | s.current_scale(),
                               advice_before_unscaling);
     const optim::GradientList list =
-        optim::gradient_list("GradScaler", own.params(), optim::LazyScaling::apply);
+        optim::gradient_list("GradScaler", own.params(), optim::PendingFactors::apply);
     if (list.with_gradient != 0) {
         check_gradients_wide(own, list);
         const Tensor norm = empty({}, {.device = list.device});
@@ -319,11 +319,11 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     // Planned first, so that a step that runs out of memory leaves the gradients scaled and can be tried
     // again.
     const optim::GradientList plan =
-        optim::plan_update(own, true, unscaled ? optim::LazyScaling::keep : optim::LazyScaling::apply);
+        optim::plan_update(own, true, unscaled ? optim::PendingFactors::keep : optim::PendingFactors::apply);
     GradientScale scale;
     if (unscaled) {
-        if (plan.lazy_scale) {
-            scale = plan.lazy_scale->scale();
+        if (plan.pending_factor) {
+            scale = plan.pending_factor->scale();
         } else if (s.options.recheck && progress.checked) {
             s.measure(own, plan, {}, false, progress);
         }
@@ -476,7 +476,7 @@ const GradScalerOptions& GradScaler::options() const { return impl().options; }
 std::vector<std::string> GradScaler::overflowed_parameters(const optim::Optimizer& optimizer) const {
     const optim::OptimizerImpl& own = optimizer.impl();
     const optim::GradientList list =
-        optim::gradient_list("GradScaler", own.params(), optim::LazyScaling::apply);
+        optim::gradient_list("GradScaler", own.params(), optim::PendingFactors::apply);
     if (list.refs.empty()) return {};
     const Tensor flags = empty({std::int64_t(list.refs.size())}, {.device = list.device});
     optim::kernels_of(list.device).flag_nonfinite(list.refs, state_of<float>(flags));

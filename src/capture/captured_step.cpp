@@ -154,9 +154,9 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
 // Runs the step while tracing allocations, to plan the memory of the capture.
 Tensors CapturedStepImpl::traced(CapturedShape& shape) {
     const MemoryTrace trace(options.device);
-    LazyScaleScope lazy_scales;  // as in the capture
+    PendingFactorScope pending_factors;  // as in the capture
     Tensors results = run(step, handles_of(shape.inputs));
-    lazy_scales.apply();
+    pending_factors.apply();
     shape.plan = plan_memory(trace.lifetimes());
     return results;
 }

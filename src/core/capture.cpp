@@ -33,9 +33,9 @@ void StepGraph::capture(const std::function<void()>& step) {
         backend_.begin_capture(device_.index);
         current = this;
         try {
-            LazyScaleScope lazy_scales;
+            PendingFactorScope pending_factors;
             step();
-            lazy_scales.apply();
+            pending_factors.apply();
         } catch (...) {
             error = std::current_exception();
         }

@@ -20,7 +20,7 @@ GradientSlot::GradientSlot(TensorImpl& leaf) : leaf_(leaf) {}
 
 GradientSlot::~GradientSlot() {
     if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().leaf_gone(leaf_);
-    forget_lazy_scale();
+    forget_pending_factor();
 }
 
 const void* GradientSlot::address() const { return value_.defined() ? raw(value_) : nullptr; }
@@ -54,16 +54,16 @@ void GradientSlot::begin_at_home() {
 
 const Tensor& GradientSlot::read() { return read_for_update(nullptr); }
 
-const Tensor& GradientSlot::read_for_update(const LazyScale* own) {
+const Tensor& GradientSlot::read_for_update(const PendingFactor* own) {
     settle();
     note_use();
-    if (lazy_scale_ && lazy_scale_.get() != own) lazy_scale_->apply();
+    if (pending_factor_ && pending_factor_.get() != own) pending_factor_->apply();
     return value_;
 }
 
 const Tensor& GradientSlot::overwrite() {
     settle();
-    forget_lazy_scale();
+    forget_pending_factor();
     note_use();
     set_scale_parts(0);
     return value_;
@@ -84,7 +84,7 @@ void GradientSlot::begin_adding(ScaleParts added) {
 
 void GradientSlot::put(const Gradient& gradient) {
     settle();
-    forget_lazy_scale();
+    forget_pending_factor();
     if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().replaced(leaf_);
     value_ = gradient.value;
     set_scale_parts(gradient.scale_parts);
@@ -117,8 +117,8 @@ void GradientSlot::note_use() {
     if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().used(leaf_);
 }
 
-void GradientSlot::forget_lazy_scale() noexcept {
-    if (lazy_scale_) lazy_scale_->detach(*this);
+void GradientSlot::forget_pending_factor() noexcept {
+    if (pending_factor_) pending_factor_->detach(*this);
 }
 
 void GradientSlot::set_scale_parts(ScaleParts parts) {

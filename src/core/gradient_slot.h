@@ -15,8 +15,8 @@
 namespace mezzo {
 
 struct TensorImpl;
-class LazyScale;
-void dispose(LazyScale* scale) noexcept;
+class PendingFactor;
+void dispose(PendingFactor* scale) noexcept;
 class GradientWatcher;
 void dispose(GradientWatcher* watcher) noexcept;
 
@@ -38,7 +38,7 @@ public:
     const void* address() const;  // of the first element; null without a gradient
     // Whether there is another handle of the gradient, or another tensor on its memory.
     bool shared() const;
-    LazyScale* lazy_scale() const { return lazy_scale_.get(); }  // the pending factor, or null
+    PendingFactor* pending_factor() const { return pending_factor_.get(); }  // the pending factor, or null
 
     // Sets the hook that is called before the gradient is used, with the leaf's index `place`; null removes
     // it.
@@ -54,7 +54,7 @@ public:
     // The gradient, undefined if there is none. A pending factor is applied first.
     const Tensor& read();
     // The same for an update that multiplies by `own` itself: only another pending factor is applied.
-    const Tensor& read_for_update(const LazyScale* own);
+    const Tensor& read_for_update(const PendingFactor* own);
     // The gradient for a caller that writes all its elements: drops a pending factor and the scale state.
     const Tensor& overwrite();
     // The gradient, which has to exist, for a kernel that adds to it. added: the scale state of the addend.
@@ -89,19 +89,19 @@ public:
     void note_replayed(bool known, ScaleParts parts);
 
 private:
-    friend class LazyScale;
+    friend class PendingFactor;
     void settle();
     void note_use();
-    void forget_lazy_scale() noexcept;
+    void forget_pending_factor() noexcept;
     void begin_adding(ScaleParts added);
     void set_scale_parts(ScaleParts parts);
 
     TensorImpl& leaf_;
     Tensor value_;
-    Ref<LazyScale> lazy_scale_;
+    Ref<PendingFactor> pending_factor_;
     Ref<GradientWatcher> watcher_;
     std::uint32_t watched_as_ = 0;
-    std::uint32_t lazy_place_ = 0;  // among the slots of lazy_scale_
+    std::uint32_t pending_index_ = 0;  // among the slots of pending_factor_
     ScaleParts scale_parts_ = 0;
 };
 

@@ -6,30 +6,30 @@
 
 namespace mezzo {
 
-void LazyScale::attach(const std::vector<TensorImpl*>& leaves) {
+void PendingFactor::attach(const std::vector<TensorImpl*>& leaves) {
     bool shared = false;
     for (TensorImpl* leaf : leaves) {
         GradientSlot& slot = leaf->grads().gradient;
         shared = shared || slot.shared();
-        slot.forget_lazy_scale();
-        slot.lazy_scale_ = Ref<LazyScale>(this);
-        slot.lazy_place_ = static_cast<std::uint32_t>(slots_.size());
+        slot.forget_pending_factor();
+        slot.pending_factor_ = Ref<PendingFactor>(this);
+        slot.pending_index_ = static_cast<std::uint32_t>(slots_.size());
         slots_.push_back(&slot);
     }
     if (shared) {
         apply();
-    } else if (LazyScaleScope* const scope = LazyScaleScope::current) {
+    } else if (PendingFactorScope* const scope = PendingFactorScope::current) {
         scope->scales_.emplace_back(this);
     }
 }
 
-void LazyScale::detach(GradientSlot& slot) noexcept {
-    slots_[slot.lazy_place_] = nullptr;
-    const Ref<LazyScale> last = std::move(slot.lazy_scale_);  // may be the last reference to this
+void PendingFactor::detach(GradientSlot& slot) noexcept {
+    slots_[slot.pending_index_] = nullptr;
+    const Ref<PendingFactor> last = std::move(slot.pending_factor_);  // may be the last reference to this
 }
 
-void LazyScale::apply() {
-    const Ref<LazyScale> alive(this);
+void PendingFactor::apply() {
+    const Ref<PendingFactor> alive(this);
     for (GradientSlot* slot : slots_)
         if (slot != nullptr) slot->settle();  // a reduction comes before the factor
     std::vector<TensorImpl*> leaves;
@@ -49,8 +49,8 @@ void LazyScale::apply() {
     }
 }
 
-void LazyScaleScope::apply() {
-    for (const Ref<LazyScale>& scale : scales_) scale->apply();
+void PendingFactorScope::apply() {
+    for (const Ref<PendingFactor>& scale : scales_) scale->apply();
     scales_.clear();
 }
 

@@ -17,12 +17,12 @@ class GradientSlot;
 
 // One pending factor and its gradients. Their slots hold a reference to it; it has plain pointers to the
 // slots.
-class LazyScale {
+class PendingFactor {
 public:
-    LazyScale() = default;
-    virtual ~LazyScale() = default;
-    LazyScale(const LazyScale&) = delete;
-    LazyScale& operator=(const LazyScale&) = delete;
+    PendingFactor() = default;
+    virtual ~PendingFactor() = default;
+    PendingFactor(const PendingFactor&) = delete;
+    PendingFactor& operator=(const PendingFactor&) = delete;
 
     // Makes the factor pending for the gradients of these leaves. If anything but its slot refers to one of
     // them, all are multiplied at once.
@@ -42,25 +42,25 @@ protected:
 private:
     std::vector<GradientSlot*> slots_;  // null: no longer pending
 };
-inline void dispose(LazyScale* scale) noexcept { delete scale; }
+inline void dispose(PendingFactor* scale) noexcept { delete scale; }
 
 // Collects the factors that become pending on this thread while it is open. apply() multiplies the gradients
 // for which they are still pending. A captured step ends with it, so that no replay depends on a factor of an
 // earlier one.
-class [[nodiscard]] LazyScaleScope {
+class [[nodiscard]] PendingFactorScope {
 public:
-    LazyScaleScope() : outer_(current) { current = this; }
-    ~LazyScaleScope() { current = outer_; }
-    LazyScaleScope(const LazyScaleScope&) = delete;
-    LazyScaleScope& operator=(const LazyScaleScope&) = delete;
+    PendingFactorScope() : outer_(current) { current = this; }
+    ~PendingFactorScope() { current = outer_; }
+    PendingFactorScope(const PendingFactorScope&) = delete;
+    PendingFactorScope& operator=(const PendingFactorScope&) = delete;
 
     void apply();
 
 private:
-    friend class LazyScale;
-    static constinit inline thread_local LazyScaleScope* current = nullptr;
-    LazyScaleScope* outer_;
-    std::vector<Ref<LazyScale>> scales_;
+    friend class PendingFactor;
+    static constinit inline thread_local PendingFactorScope* current = nullptr;
+    PendingFactorScope* outer_;
+    std::vector<Ref<PendingFactor>> scales_;
 };
 
 }  // namespace mezzo

@@ -17,28 +17,27 @@ bool has_gradient(const Tensor& parameter) {
 
 }  // namespace
 
-LazyGradientScale::LazyGradientScale(const GradientList& list, const Tensor& state, const Tensor& norm,
-                                     bool widen)
+DeferredFactor::DeferredFactor(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen)
     : state_(state), norm_(norm), measured_(list.leaves.size()), widen_(widen) {}
 
-GradientScale LazyGradientScale::scale() const {
+GradientScale DeferredFactor::scale() const {
     return {.state = static_cast<const StepState*>(raw(state_)), .clip = clips_, .max_norm = max_norm_};
 }
 
-bool LazyGradientScale::can_clip(const GradientList& list) const {
+bool DeferredFactor::can_clip(const GradientList& list) const {
     if (!norm_.defined() || clips_ || measured_ != list.leaves.size()) return false;
     std::vector<TensorImpl*> leaves = list.leaves;  // a leaf that is listed twice counts twice in a norm
     std::sort(leaves.begin(), leaves.end());
     return std::adjacent_find(leaves.begin(), leaves.end()) == leaves.end();
 }
 
-Tensor LazyGradientScale::clip(double max_norm) {
+Tensor DeferredFactor::clip(double max_norm) {
     clips_ = true;
     max_norm_ = max_norm;
     return norm_;
 }
 
-void LazyGradientScale::multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) {
+void DeferredFactor::multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) {
     NoGrad plain;
     std::vector<ParamRef> params;
     for (std::size_t i = 0; i < leaves.size(); ++i) {
@@ -54,15 +53,15 @@ void LazyGradientScale::multiply(const std::vector<TensorImpl*>& leaves, Tensors
     kernels_of(state_.device()).scale_gradients(params, scale());
 }
 
-Ref<LazyGradientScale> common_lazy_scale(const Tensors& parameters) {
-    LazyScale* common = nullptr;
+Ref<DeferredFactor> common_pending_factor(const Tensors& parameters) {
+    PendingFactor* common = nullptr;
     for (const Tensor& parameter : parameters) {
         if (!parameter.defined() || !has_gradient(parameter)) continue;
-        LazyScale* const own = parameter->grad_meta->gradient.lazy_scale();
+        PendingFactor* const own = parameter->grad_meta->gradient.pending_factor();
         if (own == nullptr || (common != nullptr && own != common)) return {};
         common = own;
     }
-    return Ref<LazyGradientScale>(static_cast<LazyGradientScale*>(common));  // the only derived class
+    return Ref<DeferredFactor>(static_cast<DeferredFactor*>(common));  // the only derived class
 }
 
 }  // namespace mezzo::optim

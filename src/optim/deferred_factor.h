@@ -12,12 +12,12 @@ namespace mezzo::optim {
 struct GradientList;
 
 // The pending factor of one list of gradients.
-class LazyGradientScale final : public LazyScale {
+class DeferredFactor final : public PendingFactor {
 public:
     // state: holds the StepState that `statistics` has computed for the list's gradients. norm: their norm,
     // or undefined if it was not requested. widen: 16-bit gradients of 16-bit parameters become float32
     // first.
-    LazyGradientScale(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen);
+    DeferredFactor(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen);
 
     GradientScale scale() const;
     // Whether clip() may be called, so that clipping launches nothing: the norm of exactly these gradients is
@@ -36,6 +36,6 @@ private:
 };
 
 // The factor that is pending for all gradients of the parameters; null unless they have the same one.
-Ref<LazyGradientScale> common_lazy_scale(const Tensors& parameters);
+Ref<DeferredFactor> common_pending_factor(const Tensors& parameters);
 
 }  // namespace mezzo::optim

@@ -134,8 +134,8 @@ void prepare_state(OptimizerImpl& optimizer) {
 
 namespace {
 
-GradientList plan_own_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
-    if (optimizer.user != nullptr) scaling = LazyScaling::apply;  // it reads the gradients as tensors
+GradientList plan_own_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling) {
+    if (optimizer.user != nullptr) scaling = PendingFactors::apply;  // it reads the gradients as tensors
     GradientList list = gradient_list(optimizer.type, optimizer.params(), scaling);
     if (list.with_gradient == 0) return list;
     prepare_state(optimizer);
@@ -175,7 +175,7 @@ void update_parameters(OptimizerImpl& optimizer, const GradientList& plan, bool 
 }  // namespace
 
 // The ranks of a sharded optimizer agree when each of them has all that its update needs.
-GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling) {
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling) {
     refuse_in_update("step", optimizer);
     if (!optimizer.sharing) return plan_own_update(optimizer, conditional, scaling);
     refuse_in_capture("Optimizer.step", "exchange parts of a sharded optimizer's parameters");
@@ -266,8 +266,8 @@ void Optimizer::step() {
     }
     refuse_scale_parts("Optimizer.step", *impl_, both_parts,
                        "call zero_grad() before the first backward() of an iteration");
-    const GradientList plan = plan_update(*impl_, false, LazyScaling::keep);
-    run_update(*impl_, plan, false, plan.lazy_scale ? plan.lazy_scale->scale() : GradientScale{});
+    const GradientList plan = plan_update(*impl_, false, PendingFactors::keep);
+    run_update(*impl_, plan, false, plan.pending_factor ? plan.pending_factor->scale() : GradientScale{});
 }
 
 void Optimizer::zero_grad(bool set_to_none) {

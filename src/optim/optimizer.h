@@ -13,8 +13,8 @@
 #include "core/scale_parts.h"
 #include "mezzo/optim.h"
 #include "optim/optimizer_type.h"
-#include "optim/update.h"
 #include "optim/sharing.h"
+#include "optim/update.h"
 
 namespace mezzo::optim {
 
@@ -96,7 +96,7 @@ Tensor* writable_copy16(const Slot& slot, bool conditional);
 // Arguments of the update kernels: the parameters with gradients, and their state. Allocates all memory that
 // the update kernel needs: whatever can throw does so here, before gradients and parameters change.
 // conditional: the update is skipped if StepState says found_inf.
-GradientList plan_update(OptimizerImpl& optimizer, bool conditional, LazyScaling scaling);
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling);
 // Throws Error(state), "op: …; advice", if has_parts() (core/scale_parts.h) is true of a gradient of the
 // optimizer.
 void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts, const char* advice);

@@ -21,13 +21,13 @@ void bump_gradients(const GradientList& list) {
     for (const TensorImpl* leaf : list.leaves) bump_version(leaf->grad_meta->gradient.read());
 }
 
-GradientList gradient_list(const char* op, const Tensors& parameters, LazyScaling scaling) {
+GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling) {
     GradientList list;
     for (const Tensor& parameter : parameters) {
         static_cast<void>(parameter.requires_grad());  // throws if the parameter is undefined
         if (parameter->grad_meta != nullptr) parameter->grad_meta->gradient.complete();
     }
-    if (scaling == LazyScaling::keep) list.lazy_scale = common_lazy_scale(parameters);
+    if (scaling == PendingFactors::keep) list.pending_factor = common_pending_factor(parameters);
     list.refs.reserve(parameters.size());
     list.indices.reserve(parameters.size());
     list.leaves.reserve(parameters.size());
@@ -35,7 +35,7 @@ GradientList gradient_list(const char* op, const Tensors& parameters, LazyScalin
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Tensor& parameter = parameters[i];
         GradientSlot& slot = parameter->grads().gradient;
-        const Tensor& gradient = slot.read_for_update(list.lazy_scale.get());
+        const Tensor& gradient = slot.read_for_update(list.pending_factor.get());
         if (!gradient.defined()) continue;
         ++list.with_gradient;
         if (first) list.device = gradient.device();

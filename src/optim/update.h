@@ -12,8 +12,8 @@ namespace mezzo::optim {
 // The step kernels of a device, or the CPU's on copies. Throws Error(backend) in a build without the device.
 const StepKernels& kernels_of(Device device);
 
-// Treatment of gradients with a pending factor (optim/lazy_scale.h) when a list of them is made.
-enum class LazyScaling : std::uint8_t {
+// Treatment of gradients with a pending factor (optim/pending_factor.h) when a list of them is made.
+enum class PendingFactors : std::uint8_t {
     apply,  // multiplied now
     keep,   // stays pending if all have the same factor, by which the caller then multiplies
 };
@@ -21,13 +21,13 @@ enum class LazyScaling : std::uint8_t {
 // The parameters that have a gradient with elements. Gradients are made contiguous first.
 struct GradientList {
     Device device;
-    std::vector<ParamRef> refs;         // param, grad, dtypes and numel are filled
-    std::vector<std::size_t> indices;   // of refs, in the given list of parameters
-    std::vector<TensorImpl*> leaves;    // of refs
-    std::size_t with_gradient = 0;      // including those without elements
-    Ref<LazyGradientScale> lazy_scale;  // the pending factor of all, or null
+    std::vector<ParamRef> refs;          // param, grad, dtypes and numel are filled
+    std::vector<std::size_t> indices;    // of refs, in the given list of parameters
+    std::vector<TensorImpl*> leaves;     // of refs
+    std::size_t with_gradient = 0;       // including those without elements
+    Ref<DeferredFactor> pending_factor;  // the pending factor of all, or null
 };
-GradientList gradient_list(const char* op, const Tensors& parameters, LazyScaling scaling);
+GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling);
 
 // Marks tensors as changed in place by a kernel.
 void bump_version(const Tensor& x);

@@ -77,8 +77,8 @@ TEST_CASE("reduced gradient: it is reduced before the factor that it waits for",
         scaler.scale(sum(net.first) * double(1 + 2 * rank) + sum(net.second)).backward();
         scaler.unscale_(optimizer);
         // Only its slot and the bucket hold the gradient, so its factor is pending.
-        RANK_CHECK(slot_of(net.first).lazy_scale() != nullptr);
-        RANK_CHECK(slot_of(net.second).lazy_scale() != nullptr);
+        RANK_CHECK(slot_of(net.first).pending_factor() != nullptr);
+        RANK_CHECK(slot_of(net.second).pending_factor() != nullptr);
         // The first parameter's bucket leaves at once, because this loss does not reach it; adding to the
         // second applies the factor to both.
         sum(net.second * 2.0).backward();

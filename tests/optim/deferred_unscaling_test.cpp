@@ -72,7 +72,7 @@ struct World {
             seen.push_back(x.grad().defined() ? doubles(x.grad()) : std::vector<double>());
         for (const Tensor& x : w) seen.push_back(doubles(x));
     }
-    bool waits(std::size_t i) const { return w[i]->grad_meta->gradient.lazy_scale() != nullptr; }
+    bool waits(std::size_t i) const { return w[i]->grad_meta->gradient.pending_factor() != nullptr; }
 };
 
 // Requires the same numbers from the script with deferred and with eager unscaling.
@@ -95,7 +95,8 @@ template <class Script> void same_either_way(const Script& script, bool two = fa
 
 }  // namespace
 
-TEST_CASE("lazy scale: an ordinary loop, and a look at the gradients anywhere in it", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: an ordinary loop, and a look at the gradients anywhere in it",
+          "[deferred_unscaling]") {
     for (int look = 0; look < 6; ++look) {
         CAPTURE(look);
         same_either_way([look](World& t) {
@@ -118,7 +119,7 @@ TEST_CASE("lazy scale: an ordinary loop, and a look at the gradients anywhere in
     }
 }
 
-TEST_CASE("lazy scale: step without unscale_ leaves unscaled gradients", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: step without unscale_ leaves unscaled gradients", "[deferred_unscaling]") {
     same_either_way([](World& t) {
         t.backward();
         t.step(*t.a);
@@ -135,7 +136,7 @@ TEST_CASE("lazy scale: step without unscale_ leaves unscaled gradients", "[lazy_
     });
 }
 
-TEST_CASE("lazy scale: a second backward adds to the multiplied gradient", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: a second backward adds to the multiplied gradient", "[deferred_unscaling]") {
     same_either_way([](World& t) {
         t.loss().backward();
         t.clip(t.w);
@@ -151,7 +152,7 @@ TEST_CASE("lazy scale: a second backward adds to the multiplied gradient", "[laz
     });
 }
 
-TEST_CASE("lazy scale: a product adds to the multiplied gradient", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: a product adds to the multiplied gradient", "[deferred_unscaling]") {
     for (const Device device : test::devices()) {
         const Tensor w = ones({4, 3}, {.device = device}).set_requires_grad();
         const Tensor x = ones({2, 4}, {.device = device});
@@ -159,13 +160,13 @@ TEST_CASE("lazy scale: a product adds to the multiplied gradient", "[lazy_scale]
         amp::GradScaler scaler({.init_scale = 8});
         scaler.scale(sum(matmul(x, w))).backward();
         scaler.unscale_(optimizer);
-        CHECK(w->grad_meta->gradient.lazy_scale() != nullptr);
+        CHECK(w->grad_meta->gradient.pending_factor() != nullptr);
         sum(matmul(x, w)).backward();  // inside the GEMM
         CHECK(floats(w.grad()) == std::vector<float>(12, 4));
     }
 }
 
-TEST_CASE("lazy scale: hooks see what they saw", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: hooks see what they saw", "[deferred_unscaling]") {
     same_either_way([](World& t) {
         autograd::add_hook(t.w[1], [&t](const Tensor& g) {
             t.seen.push_back(doubles(g));
@@ -180,7 +181,7 @@ TEST_CASE("lazy scale: hooks see what they saw", "[lazy_scale]") {
     });
 }
 
-TEST_CASE("lazy scale: two optimizers of one scaler", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: two optimizers of one scaler", "[deferred_unscaling]") {
     same_either_way(
         [](World& t) {
             for (int i = 0; i < 3; ++i) {
@@ -201,7 +202,7 @@ TEST_CASE("lazy scale: two optimizers of one scaler", "[lazy_scale]") {
         true);
 }
 
-TEST_CASE("lazy scale: clipping parts, twice, by value", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: clipping parts, twice, by value", "[deferred_unscaling]") {
     same_either_way([](World& t) {
         t.backward();
         t.unscale(*t.a);
@@ -233,7 +234,8 @@ TEST_CASE("lazy scale: clipping parts, twice, by value", "[lazy_scale]") {
     });
 }
 
-TEST_CASE("lazy scale: gradients replaced, dropped and set to zero meanwhile", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: gradients replaced, dropped and set to zero meanwhile",
+          "[deferred_unscaling]") {
     same_either_way([](World& t) {
         t.backward();
         t.unscale(*t.a);
@@ -258,7 +260,7 @@ TEST_CASE("lazy scale: gradients replaced, dropped and set to zero meanwhile", "
     });
 }
 
-TEST_CASE("lazy scale: who holds a gradient sees it multiplied", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: who holds a gradient sees it multiplied", "[deferred_unscaling]") {
     for (const Device device : test::devices()) {
         World t(device, false);
         t.backward();
@@ -271,7 +273,8 @@ TEST_CASE("lazy scale: who holds a gradient sees it multiplied", "[lazy_scale]")
     }
 }
 
-TEST_CASE("lazy scale: optimizer, scaler, parameters and the model go while gradients wait", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: optimizer, scaler, parameters and the model go while gradients wait",
+          "[deferred_unscaling]") {
     const LiveObjects before = live_objects();
     for (const Device device : test::devices()) {
         auto t = std::make_unique<World>(device, false);
@@ -283,13 +286,13 @@ TEST_CASE("lazy scale: optimizer, scaler, parameters and the model go while grad
         t.reset();
         const std::vector<float> w = floats(kept), g = floats(kept.grad());
         CHECK(g[0] == Approx((2 * w[0] + 1) * 0.01 / norm).epsilon(1e-4));
-        CHECK(other->grad_meta->gradient.lazy_scale() == nullptr);
+        CHECK(other->grad_meta->gradient.pending_factor() == nullptr);
     }
     CHECK(live_objects().tensors == before.tensors);
     CHECK(live_objects().storages == before.storages);
 }
 
-TEST_CASE("lazy scale: a model that changes dtype", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: a model that changes dtype", "[deferred_unscaling]") {
     std::vector<std::vector<float>> seen;
     for (const bool hold : {false, true}) {
         manual_seed(4);
@@ -309,7 +312,7 @@ TEST_CASE("lazy scale: a model that changes dtype", "[lazy_scale]") {
     CHECK(seen[0][0] == 2);
 }
 
-TEST_CASE("lazy scale: 16-bit parameters with masters", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: 16-bit parameters with masters", "[deferred_unscaling]") {
     for (const Device device : test::devices())
         for (const Dtype dtype : {float16, bfloat16}) {
             std::vector<std::vector<float>> seen;
@@ -340,7 +343,7 @@ TEST_CASE("lazy scale: 16-bit parameters with masters", "[lazy_scale]") {
         }
 }
 
-TEST_CASE("lazy scale: backward of one loss after the step of another", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: backward of one loss after the step of another", "[deferred_unscaling]") {
     for (const Device device : test::devices()) {
         World t(device, false, true);
         const Tensor first = t.scaler.scale(sum(t.w[0] * 3.0) + sum(t.w[1])),
@@ -362,7 +365,7 @@ TEST_CASE("lazy scale: backward of one loss after the step of another", "[lazy_s
     }
 }
 
-TEST_CASE("lazy scale: the scaler's state until update()", "[lazy_scale]") {
+TEST_CASE("deferred unscaling: the scaler's state until update()", "[deferred_unscaling]") {
     for (const Device device : test::devices()) {
         World t(device, false, true);
         t.zero_grad();
