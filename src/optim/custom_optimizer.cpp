@@ -1,9 +1,12 @@
-// Registration of optimizers written in ops, and LAMB.
+// Optimizers written in ops: their types, their step, and LAMB.
 #include "mezzo/custom_optimizer.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
+#include "core/capture.h"
+#include "mezzo/autocast.h"
 #include "mezzo/ops.h"
 #include "optim/optimizer.h"
 
@@ -79,6 +82,214 @@ OptimizerImpl* make(const CustomType& type, const std::vector<CustomGroup>& grou
     return optimizer.release();
 }
 
+}  // namespace
+
+CustomOptimizer::CustomOptimizer(const CustomType& type, const std::vector<CustomGroup>& groups)
+    : Optimizer(make(type, groups)) {
+    impl().user = this;
+}
+
+struct UpdateAccess {
+    static ParameterUpdate make(const OptimizerImpl& optimizer, std::size_t group) {
+        ParameterUpdate update;
+        update.optimizer_ = &optimizer;
+        update.group_ = group;
+        return update;
+    }
+    static Tensors& states(ParameterUpdate& update) { return update.states_; }
+    static void run(CustomOptimizer& optimizer, ParameterUpdate& update) { optimizer.update(update); }
+};
+
+Tensor& ParameterUpdate::state(const std::string& name) {
+    const std::vector<std::string>& names = optimizer_->kind->state;
+    for (std::size_t k = 0; k < names.size(); ++k)
+        if (names[k] == name) return states_[k];
+    fail(ErrorKind::value, optimizer_->type, ".update: no state '", name, "'; name it in CustomType::state");
+}
+
+double ParameterUpdate::option(const std::string& name) const {
+    check(name != "lr", ErrorKind::value, optimizer_->type,
+          ".update: the learning rate is the tensor ParameterUpdate::lr");
+    const int at = optimizer_->kind->find(name);
+    check(at >= 0, ErrorKind::value, optimizer_->type, ".update: no option '", name,
+          "'; name it in CustomType::options");
+    return optimizer_->groups[group_].options[std::size_t(at)];
+}
+
+namespace {
+
+// Copies of the gradients in the dtype of the state, multiplied by the scale, and negated for "maximize".
+Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& plan,
+                         const GradientScale& scale) {
+    Tensors gradients;
+    std::vector<ParamRef> refs;
+    const int maximize = optimizer.kind->find("maximize");
+    for (std::size_t i = 0; i < plan.refs.size(); ++i) {
+        const Slot& slot = optimizer.slots[plan.indices[i]];
+        const Tensor gradient = slot.param.grad().detach();
+        const Dtype dtype = state_dtype(slot);
+        gradients.push_back(gradient.dtype() == dtype ? gradient.clone() : gradient.to(dtype));
+        refs.push_back({.param = nullptr,
+                        .grad = raw(gradients.back()),
+                        .state = {},
+                        .copy16 = nullptr,
+                        .numel = gradient.numel(),
+                        .dtype = dtype,
+                        .grad_dtype = dtype,
+                        .copy16_dtype = dtype,
+                        .step = nullptr});
+    }
+    if (!refs.empty() && (scale.state != nullptr || scale.clip))
+        kernels_of(plan.device).scale_gradients(refs, scale);
+    if (maximize >= 0)
+        for (std::size_t i = 0; i < refs.size(); ++i)
+            if (optimizer.groups[plan.refs[i].group].options[std::size_t(maximize)] != 0)
+                gradients[i].mul_(-1.0);
+    return gradients;
+}
+
+// The learning rate as a tensor. In a capture it is cloned, because a captured run must make the same
+// allocations as the runs before it.
+Tensor rate_tensor(OptimizerImpl& optimizer, std::size_t group, Device device) {
+    if (StepGraph* graph = StepGraph::capturing())
+        return graph
+            ->number_tensor([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); })
+            .clone();
+    return full({}, optimizer.groups[group].lr(), {.dtype = float64, .device = device});
+}
+
+// The tensor that is updated: the master, or the parameter itself.
+Tensor target_of(const OptimizerImpl& optimizer, const Slot& slot) {
+    return has_master(optimizer, slot) ? slot.master.detach() : slot.param.detach();
+}
+
+std::vector<ParameterUpdate> compute(OptimizerImpl& optimizer, const GradientList& plan,
+                                     const GradientScale& scale) {
+    const Tensors gradients = scaled_gradients(optimizer, plan, scale);
+    const Tensor numbers = optimizer.steps.select(1, 0).to(float64) + 1.0;
+    std::vector<Tensor> rates(optimizer.groups.size());
+    std::vector<ParameterUpdate> updates;
+    for (std::size_t i = 0; i < plan.refs.size(); ++i) {
+        const Slot& slot = optimizer.slots[plan.indices[i]];
+        const std::size_t group = plan.refs[i].group;
+        if (!rates[group].defined()) rates[group] = rate_tensor(optimizer, group, plan.device);
+        ParameterUpdate update = UpdateAccess::make(optimizer, group);
+        const Tensor target = target_of(optimizer, slot);
+        const Dtype dtype = state_dtype(slot);
+        update.value = target.dtype() == dtype ? target.clone() : target.to(dtype);
+        update.grad = gradients[i];
+        update.lr = rates[group].clone();
+        update.step = numbers.select(0, std::int64_t(plan.indices[i])).clone();
+        for (const Tensor& state : slot.state) UpdateAccess::states(update).push_back(state.clone());
+        UpdateAccess::run(*optimizer.user, update);
+        updates.push_back(std::move(update));
+    }
+    return updates;
+}
+
+void check_result(const OptimizerImpl& optimizer, std::size_t slot, const std::string& what,
+                  const Tensor& result) {
+    const Shape& shape = optimizer.slots[slot].param.shape();
+    const std::string where =
+        optimizer.type + std::string(".update: the new ") + what + " of " + optimizer.describe(slot);
+    check(result.defined(), ErrorKind::value, where, " is undefined");
+    check(result.shape() == shape, ErrorKind::shape, where, " has shape ", result.shape(), ", not ", shape);
+    check(is_floating(result.dtype()), ErrorKind::dtype, where, " is ", result.dtype(),
+          "; a floating dtype is needed");
+    check(result.device() == optimizer.device(), ErrorKind::device, where, " is on ", result.device());
+}
+
+void check_results(const OptimizerImpl& optimizer, const GradientList& plan,
+                   std::vector<ParameterUpdate>& updates) {
+    for (std::size_t i = 0; i < updates.size(); ++i) {
+        check_result(optimizer, plan.indices[i], "value", updates[i].value);
+        const Tensors& states = UpdateAccess::states(updates[i]);
+        for (std::size_t k = 0; k < states.size(); ++k)
+            check_result(optimizer, plan.indices[i], optimizer.kind->state[k], states[k]);
+    }
+}
+
+// A result and its target.
+struct Write {
+    Tensor target, result;
+};
+
+// The result in the target's dtype; the target's own values if the step is skipped.
+Write write_of(const Tensor& target, const Tensor& result, const Tensor& skipped) {
+    const Tensor same = result.to(target.dtype());
+    return {target, skipped.defined() ? where(skipped, target, same) : same};
+}
+
+// Adds 1 to the counts of updates, or, if the step is skipped, to the count of skipped steps.
+void count(OptimizerImpl& optimizer, const GradientList& plan, const Tensor& skipped, const Tensor& applied) {
+    const Tensor steps = optimizer.steps.select(1, 0);
+    if (plan.indices.size() == optimizer.slots.size())
+        steps.add_(applied);
+    else
+        for (const std::size_t index : plan.indices) steps.select(0, std::int64_t(index)).add_(applied);
+    const auto counter = [&](std::size_t offset) {
+        return optimizer.state.select(0, std::int64_t(offset / sizeof(float)));
+    };
+    counter(offsetof(StepState, applied)).add_(applied);
+    if (skipped.defined()) counter(offsetof(StepState, skipped)).add_(1.0 - applied);
+}
+
+// Marks an optimizer while its update() runs.
+class Updating {
+public:
+    explicit Updating(bool& on) : on_(on) { on_ = true; }
+    ~Updating() { on_ = false; }
+    Updating(const Updating&) = delete;
+    Updating& operator=(const Updating&) = delete;
+
+private:
+    bool& on_;
+};
+
+}  // namespace
+
+void refuse_in_update(const char* call, const OptimizerImpl& optimizer) {
+    check(!optimizer.updating, ErrorKind::state, optimizer.type, ".", call,
+          ": called inside the update() of the same optimizer; update() assigns to its argument only");
+}
+
+void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                     const GradientScale& scale) {
+    NoGrad plain;
+    const amp::Autocast off({.enabled = false});
+    std::vector<ParameterUpdate> updates;
+    {
+        const Updating here(optimizer.updating);
+        updates = compute(optimizer, plan, scale);
+    }
+    check_results(optimizer, plan, updates);
+    Tensor skipped, applied = ones({}, {.device = plan.device});
+    if (conditional) {
+        const Tensor found_inf = optimizer.state.select(0, offsetof(StepState, found_inf) / sizeof(float));
+        skipped = ne(found_inf, 0.0);
+        applied = 1.0 - found_inf;
+    }
+    // All memory is allocated before the first parameter changes.
+    std::vector<Write> writes;
+    for (std::size_t i = 0; i < updates.size(); ++i) {
+        const Slot& slot = optimizer.slots[plan.indices[i]];
+        const Tensor target = target_of(optimizer, slot);
+        writes.push_back(write_of(target, updates[i].value, skipped));
+        const Tensor value = writes.back().result;
+        if (has_master(optimizer, slot))
+            writes.push_back({slot.param.detach(), value});
+        else if (const Copy16& copy16 = slot.param->grads().copy16; is_16bit(copy16.wanted))
+            writes.push_back({copy16.value, value});  // it has no other reference since plan_update()
+        const Tensors& states = UpdateAccess::states(updates[i]);
+        for (std::size_t k = 0; k < states.size(); ++k)
+            writes.push_back(write_of(slot.state[k], states[k], skipped));
+    }
+    for (const Write& write : writes) write.target.copy_(write.result);
+    count(optimizer, plan, skipped, applied);
+}
+
+namespace {
+
 NamedOptions named(const LAMBOptions& o) {
     return {{"lr", o.lr},   {"weight_decay", o.weight_decay}, {"beta1", o.beta1}, {"beta2", o.beta2},
             {"eps", o.eps}, {"maximize", o.maximize ? 1 : 0}};
@@ -93,11 +304,6 @@ std::vector<CustomGroup> custom(const std::vector<LAMBGroup>& groups) {
 }
 
 }  // namespace
-
-CustomOptimizer::CustomOptimizer(const CustomType& type, const std::vector<CustomGroup>& groups)
-    : Optimizer(make(type, groups)) {
-    impl().user = this;
-}
 
 LAMB::LAMB(const Tensors& params, const LAMBOptions& options)
     : LAMB(std::vector<LAMBGroup>{{params, options, {}}}) {}

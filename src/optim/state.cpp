@@ -23,6 +23,13 @@ void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device
     }
 }
 
+void prepare_state(OptimizerImpl& optimizer) {
+    const Device device = optimizer.device();
+    const auto numbers = std::int64_t(optimizer.kind->numbers.size());
+    make_or_move(optimizer.steps, {std::int64_t(optimizer.slots.size()), numbers}, float32, device);
+    make_or_move(optimizer.state, {std::int64_t(sizeof(StepState) / sizeof(float))}, float32, device);
+}
+
 StepArgs step_args(const OptimizerImpl& optimizer, const Group& group) {
     StepArgs args{.optimizer = optimizer.kind->row};
     std::copy(group.options.begin(), group.options.end(), args.options);

@@ -1,7 +1,12 @@
-// Conversion of parameters to arguments of the step kernels.
+// An optimizer's step: collects gradients, plans the update, runs it, and counts it.
 #include "optim/update.h"
 
+#include <exception>
+
+#include "core/capture.h"
 #include "kernels/step_copies.h"
+#include "mezzo/record_function.h"
+#include "optim/optimizer.h"
 
 namespace mezzo::optim {
 
@@ -59,6 +64,177 @@ GradientList gradient_list(const char* op, const Tensors& parameters, PendingFac
         list.leaves.push_back(parameter.impl());
     }
     return list;
+}
+
+namespace {
+
+// Fills `ref` for the kernels. used: used_state() of the parameter's group.
+void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool conditional, ParamRef& ref) {
+    Slot& slot = optimizer.slots[index];
+    if (!slot.param.is_contiguous())
+        fail(ErrorKind::value, optimizer.type, ": ", optimizer.describe(index), " is not contiguous");
+    const bool mastered = has_master(optimizer, slot);
+    if (mastered) {
+        refresh_master(slot);
+        ref.param = raw(slot.master);
+        ref.dtype = float32;
+        ref.copy16 = raw(slot.param);
+        ref.copy16_dtype = slot.param.dtype();
+    } else if (Tensor* const copy16 = writable_copy16(slot, conditional)) {
+        ref.copy16 = raw(*copy16);
+        ref.copy16_dtype = copy16->dtype();
+    }
+    for (std::size_t k = 0; k < slot.state.size(); ++k) {
+        if ((used >> k & 1) == 0) continue;
+        make_or_move(slot.state[k], slot.kept_shape(), state_dtype(slot), slot.param.device());
+        if (optimizer.user == nullptr) ref.state[k] = raw(slot.state[k]);
+    }
+    ref.step = static_cast<float*>(raw(optimizer.steps)) + index * optimizer.kind->numbers.size();
+}
+
+void mark_written(OptimizerImpl& optimizer, std::size_t index) {
+    Slot& slot = optimizer.slots[index];
+    bump_version(slot.param);
+    for (const Tensor& state : slot.state)
+        if (state.defined()) bump_version(state);
+    if (has_master(optimizer, slot)) {
+        bump_version(slot.master);
+        slot.master_version = slot.param.version();
+    } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->copy16.wanted)) {
+        slot.param->grad_meta->copy16.version = slot.param.version();
+    }
+}
+
+GradientList plan_own_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling) {
+    if (optimizer.user != nullptr) scaling = PendingFactors::apply;  // it reads the gradients as tensors
+    GradientList list = gradient_list(optimizer.type, optimizer.params(), scaling);
+    if (list.with_gradient == 0) return list;
+    prepare_state(optimizer);
+    std::size_t at = 0;
+    for (std::size_t g = 0; g < optimizer.groups.size(); ++g) {
+        const Group& group = optimizer.groups[g];
+        for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at)
+            list.refs[at].group = static_cast<std::uint32_t>(g);
+    }
+    make_owned(optimizer, list, conditional);
+    std::size_t group = optimizer.groups.size();
+    unsigned used = 0;
+    for (std::size_t i = 0; i < list.refs.size(); ++i) {  // in the order of the groups
+        if (list.refs[i].group != group) {
+            group = list.refs[i].group;
+            used = used_state(optimizer, optimizer.groups[group]);
+        }
+        fill_ref(optimizer, used, list.indices[i], conditional, list.refs[i]);
+    }
+    return list;
+}
+
+void update_parameters(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                       const GradientScale& scale) {
+    StepState* const state = optimizer.step_state();
+    std::vector<StepArgs> groups;
+    for (const ParamRef& ref : plan.refs)  // in the order of the groups
+        while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
+    const std::vector<ParamRef> parts =
+        optimizer.sharing ? own_parts(optimizer, plan) : std::vector<ParamRef>{};
+    kernels_of(optimizer.device())
+        .update(optimizer.sharing ? parts : plan.refs, groups, scale,
+                conditional ? &state->found_inf : nullptr, state);
+    if (optimizer.sharing) complete_update(optimizer, plan);
+}
+
+}  // namespace
+
+// The ranks of a sharded optimizer agree when each of them has all that its update needs.
+GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling) {
+    refuse_in_update("step", optimizer);
+    if (!optimizer.sharing) return plan_own_update(optimizer, conditional, scaling);
+    refuse_in_capture("Optimizer.step", "exchange parts of a sharded optimizer's parameters");
+    GradientList list;
+    std::exception_ptr error;
+    try {
+        list = plan_own_update(optimizer, conditional, scaling);
+    } catch (...) {
+        error = std::current_exception();
+    }
+    optimizer.sharing->begin_update(optimizer, list.indices, error);
+    return list;
+}
+
+void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts,
+                        const char* advice) {
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
+        GradientSlot& gradient = optimizer.slots[i].param->grads().gradient;
+        if (!gradient.has_scale_parts(parts)) continue;
+        const ScaleParts held = gradient.scale_parts();
+        const bool mixed = (held & two_scales) != 0;
+        const bool other = (held & unscaled_part) == 0 && under_other_scale(held, parts);
+        fail(ErrorKind::state, op, ": in the gradient of ", optimizer.describe(i), " of this ",
+             optimizer.type,
+             mixed   ? " parts under two different scales were added"
+             : other ? " there is one under another scale, of before an update() or of another GradScaler"
+             : (held & unscaled_part) != 0 ? " scaled ones were added to unscaled ones"
+                                           : " there is a scaled one that came after unscale_()",
+             "; ",
+             mixed || other
+                 ? "call update() after the last step() of an iteration, then zero_grad(), and use one "
+                   "GradScaler per optimizer"
+                 : advice);
+    }
+}
+
+bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
+                const GradientScale& scale) {
+    if (plan.with_gradient == 0) return false;
+    try {
+        if (optimizer.user != nullptr)
+            run_user_update(optimizer, plan, conditional, scale);
+        else
+            update_parameters(optimizer, plan, conditional, scale);
+    } catch (...) {
+        if (optimizer.sharing) optimizer.sharing->give_up();
+        throw;
+    }
+    note_update(optimizer, plan.indices, conditional);
+    follow_replays(optimizer, plan, conditional);
+    return true;
+}
+
+void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional) {
+    for (const std::size_t index : indices) mark_written(optimizer, index);
+    bump_version(optimizer.state);
+    bump_version(optimizer.steps);
+    if (conditional) {
+        optimizer.counts_on_device = true;
+    } else if (!optimizer.counts_on_device) {
+        ++optimizer.applied;
+    }
+}
+
+void read_counts(OptimizerImpl& optimizer) {
+    if (!optimizer.counts_on_device) return;
+    const std::vector<float> values = optimizer.state.to_vector<float>();
+    optimizer.applied = std::int64_t(values[offsetof(StepState, applied) / sizeof(float)]);
+    optimizer.skipped = std::int64_t(values[offsetof(StepState, skipped) / sizeof(float)]);
+    optimizer.counts_on_device = false;
+}
+
+void Optimizer::step() {
+    const insight::RecordFunction scope("Optimizer.step");
+    if (impl_->skip_next) {
+        impl_->skip_next = false;
+        zero_grad();
+        prepare_state(*impl_);
+        // The device's counter has to include a skip that the host decided.
+        const std::int64_t at = offsetof(StepState, skipped) / sizeof(float);
+        impl_->state.slice(0, at, at + 1).add_(ones({1}, {.device = impl_->device()}));
+        if (!impl_->counts_on_device) ++impl_->skipped;
+        return;
+    }
+    refuse_scale_parts("Optimizer.step", *impl_, both_parts,
+                       "call zero_grad() before the first backward() of an iteration");
+    const GradientList plan = plan_update(*impl_, false, PendingFactors::keep);
+    run_update(*impl_, plan, false, plan.pending_factor ? plan.pending_factor->scale() : GradientScale{});
 }
 
 }  // namespace mezzo::optim
