@@ -21,23 +21,17 @@ namespace {
 
 using Stage = ScalerImpl::Stage;
 
-constexpr int state_floats = sizeof(ScalerState) / sizeof(float);
 template <class T> T* state_of(const Tensor& tensor) { return static_cast<T*>(raw(tensor)); }
 
-// Index in the state tensor of the state before this iteration's checks.
-constexpr int previous_state = offsetof(ScalerState, previous_scale) / sizeof(float);
+// The index in the state tensor of the scale before this iteration's checks.
+constexpr int previous_scale = offsetof(ScalerState, previous) / sizeof(float);
 
-Tensor state_tensor(float scale, float growth_tracker, float hysteresis_left, Device device) {
-    ScalerState values{};
-    values.scale = scale;
-    values.growth_tracker = growth_tracker;
-    values.hysteresis_left = hysteresis_left;
-    values.previous_scale = scale;
-    values.previous_growth_tracker = growth_tracker;
-    values.previous_hysteresis_left = hysteresis_left;
+Tensor state_tensor(const ScaleValues& values, Device device) {
+    const ScalerState state{.current = values, .found_inf = 0, .previous = values, .pad = {}};
     NoGrad plain;
-    const std::span<const float> floats(reinterpret_cast<const float*>(&values), state_floats);
-    return Tensor::from<float>(floats, {state_floats}).to(device);
+    constexpr int count = sizeof state / sizeof(float);
+    const std::span<const float> floats(reinterpret_cast<const float*>(&state), count);
+    return Tensor::from<float>(floats, {count}).to(device);
 }
 
 // Refuses float16 gradients that are not widened to float32: divided by the scale, small ones would become 0.
@@ -101,7 +95,7 @@ bool StepResult::skipped() const {
     if (kind_ != Kind::on_device) return false;
     check(state_.version() == version_, ErrorKind::state,
           "StepResult: the optimizer has gone on since this step; ask before its next unscale_ or step");
-    return state_.to_vector<float>()[offsetof(StepState, found_inf) / sizeof(float)] != 0;
+    return optim::read_state<StepState>(state_).found_inf != 0;
 }
 
 bool StepResult::stepped() const {
@@ -136,12 +130,12 @@ void check_options(const GradScalerOptions& options) {
 }
 
 ScalerImpl::ScalerImpl(const GradScalerOptions& given)
-    : options(given), scale(float(given.init_scale)), hysteresis_left(float(given.hysteresis)) {
+    : options(given), initial{float(given.init_scale), 0, float(given.hysteresis)} {
     check_options(given);
     static std::atomic<std::uint32_t> scalers{0};
     constexpr std::uint32_t most = (1U << (32 - scaler_shift)) - 1;
     scale_id = first_scale(scalers.fetch_add(1, std::memory_order_relaxed) % most + 1);
-    if (given.dynamic) scale = float(std::min(given.init_scale, given.max_scale));
+    if (given.dynamic) initial.scale = float(std::min(given.init_scale, given.max_scale));
 }
 
 namespace {
@@ -187,7 +181,7 @@ void ScalerImpl::require_scaled(const char* op) const {
 
 Tensor& ScalerImpl::state_on(Device device) {
     if (!state.defined()) {
-        state = state_tensor(scale, growth_tracker, hysteresis_left, device);
+        state = state_tensor(initial, device);
     } else if (!(state.device() == device)) {
         check(per_optimizer.empty(), ErrorKind::device, "GradScaler: it works on ", state.device(),
               " in this iteration, got ", device, "; use one scaler per device");
@@ -206,16 +200,14 @@ void ScalerImpl::writable_state(Device device) {
     optim::bump_version(state);
 }
 
-void ScalerImpl::set_state(float new_scale, float tracker, float hysteresis) {
+void ScalerImpl::set_state(const ScaleValues& values) {
     if (state.defined()) {
-        const Tensor fresh = state_tensor(new_scale, tracker, hysteresis, state.device());
+        const Tensor fresh = state_tensor(values, state.device());
         writable_state(state.device());
         state.copy_(fresh);
         advanced_with.reset();
     }
-    scale = new_scale;
-    growth_tracker = tracker;
-    hysteresis_left = hysteresis;
+    initial = values;
 }
 
 ScalerImpl::PerOptimizer& ScalerImpl::of(const optim::Optimizer& optimizer) {
@@ -235,8 +227,8 @@ Tensor GradScaler::scale(const Tensor& outputs) {
     if (!s.options.enabled) return outputs;
     check(outputs.defined() && is_floating(outputs.dtype()), ErrorKind::dtype,
           "GradScaler.scale: the output is undefined or not floating");
-    const int at = s.any_checked() ? previous_state : 0;
-    const Tensor factor = s.state_on(outputs.device()).select(0, at);
+    const int index = s.any_checked() ? previous_scale : 0;
+    const Tensor factor = s.state_on(outputs.device()).select(0, index);
     if (StepGraph* graph = StepGraph::capturing())
         graph->require([own = Ref<ScalerImpl>(&s), data = raw(s.state)] { return raw(own->state) == data; });
     const Tensor scaled = (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
@@ -340,25 +332,24 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
 }
 
 void ScalerImpl::check_floor() const {
-    const std::vector<float> now = read_state();
-    const bool backs_off = now[3] != 0 && now[2] <= 1;
-    check(!backs_off || now[0] > float(options.min_scale), ErrorKind::value,
-          "GradScaler.update: overflow at scale ", now[0],
+    const ScalerSnapshot now = snapshot();
+    check(!now.backs_off() || now.values.scale > float(options.min_scale), ErrorKind::value,
+          "GradScaler.update: overflow at scale ", now.values.scale,
           ", which is min_scale already; the loss itself, or the model in 16 bit, has left the range");
 }
 
 // Logs once that the scale cannot fall any further.
-void ScalerImpl::note_floor(const std::vector<float>& now) const {
-    if (!options.dynamic || now[0] > float(options.min_scale)) {
-        told_floor = false;
+void ScalerImpl::report_floor(const ScalerSnapshot& now) const {
+    if (!options.dynamic || now.values.scale > float(options.min_scale)) {
+        reported_floor = false;
         return;
     }
-    if (now[3] == 0 || now[2] > 1 || std::exchange(told_floor, true)) return;
+    if (!now.backs_off() || std::exchange(reported_floor, true)) return;
     log_line(
         fmt::format("GradScaler: overflow at scale {:g}, which is min_scale: the scale cannot fall further, "
                     "and steps are "
                     "skipped while gradients overflow; insight::replay() names the op that left the range",
-                    now[0]));
+                    now.values.scale));
 }
 
 void GradScaler::update() {
@@ -370,7 +361,7 @@ void GradScaler::update() {
     if (checked) {
         if (s.options.dynamic && s.options.at_floor == AtFloor::fail) s.check_floor();
         if (s.state.device() == cpu_device)
-            static_cast<void>(s.read_state());  // checks for the floor; on other devices it would wait
+            static_cast<void>(s.snapshot());  // checks for the floor; on other devices it would wait
         // `statistics` has already computed the new state; it is recomputed if the options have changed
         // since.
         if (!s.advanced_with || !(update_args(*s.advanced_with) == update_args(s.options))) {
@@ -394,7 +385,7 @@ void ScalerImpl::set_scale(const Tensor& new_scale) {
     const bool checked = any_checked();
     writable_state(new_scale.device());
     if (checked) {
-        state.slice(0, 1, 3).copy_(state.slice(0, previous_state + 1, previous_state + 3));
+        state.slice(0, 1, 3).copy_(state.slice(0, previous_scale + 1, previous_scale + 3));
     }
     state.slice(0, 0, 1).copy_(new_scale);
     per_optimizer.clear();
@@ -404,7 +395,7 @@ void GradScaler::update(double new_scale) {
     ScalerImpl& s = impl();
     if (!s.options.enabled) return;
     check_scale("the new scale", new_scale);
-    s.scale = float(new_scale);
+    s.initial.scale = float(new_scale);
     if (s.state.defined()) {
         s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
     } else {
@@ -425,25 +416,26 @@ void GradScaler::update(const Tensor& new_scale) {
     s.renew_scale();
 }
 
-std::vector<float> ScalerImpl::read_state() const {
-    if (!state.defined()) return {scale, growth_tracker, hysteresis_left, 0};
-    const std::vector<float> values = state.to_vector<float>();
-    const std::size_t at = any_checked() ? previous_state : 0;
-    std::vector<float> now{values[at], values[at + 1], values[at + 2], any_checked() ? values[3] : 0};
-    note_floor(now);
+ScalerSnapshot ScalerImpl::snapshot() const {
+    if (!state.defined()) return {initial, false};
+    const auto on_device = optim::read_state<ScalerState>(state);
+    const bool checked = any_checked();
+    const ScalerSnapshot now{checked ? on_device.previous : on_device.current,
+                             checked && on_device.found_inf != 0};
+    report_floor(now);
     return now;
 }
 
 double GradScaler::get_scale() const {
     const ScalerImpl& s = impl();
     if (!s.options.enabled) return 1;
-    return double(s.read_state()[0]);
+    return double(s.snapshot().values.scale);
 }
 
 std::int64_t GradScaler::get_growth_tracker() const {
     const ScalerImpl& s = impl();
     if (!s.options.enabled) return 0;
-    return std::int64_t(s.read_state()[1]);
+    return std::int64_t(s.snapshot().values.growth_tracker);
 }
 
 void GradScaler::set_growth_factor(double factor) {
@@ -464,7 +456,7 @@ void GradScaler::set_growth_interval(std::int64_t interval) {
 
 bool GradScaler::found_inf() const {
     const ScalerImpl& s = impl();
-    return s.options.enabled && s.any_checked() && s.read_state()[3] != 0;
+    return s.options.enabled && s.any_checked() && s.snapshot().found_inf;
 }
 
 double GradScaler::get_growth_factor() const { return impl().options.growth_factor; }

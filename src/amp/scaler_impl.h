@@ -12,6 +12,14 @@
 
 namespace mezzo::amp {
 
+// The scaler's state as update() will find it.
+struct ScalerSnapshot {
+    ScaleValues values;
+    bool found_inf;
+    // Whether update() lowers the scale.
+    bool backs_off() const { return found_inf && values.hysteresis_left <= 1; }
+};
+
 struct ScalerImpl {
     enum class Stage : std::uint8_t { ready, unscaled, stepped };
     struct PerOptimizer {
@@ -35,27 +43,26 @@ struct ScalerImpl {
     void measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
                  bool scaled, PerOptimizer& progress);
     void set_scale(const Tensor& new_scale);
-    void set_state(float new_scale, float tracker, float hysteresis);
+    void set_state(const ScaleValues& values);
     // Returns the id (core/scale_parts.h) of the scale that scale() multiplies by. While a step is captured,
     // its graph follows the id: each replay uses the current one.
     ScaleParts current_scale();
     // Gives the scale a new id, because it may have changed. Gradients with the old id are refused
     // afterwards.
     void renew_scale();
-    // Returns scale, growth tracker, hysteresis left and found_inf, as they are before update(). Waits for
-    // the device.
-    std::vector<float> read_state() const;
+    // Waits for the device. Logs an overflow at min_scale.
+    ScalerSnapshot snapshot() const;
     void check_floor() const;
-    // Logs, once per stay at min_scale, that `now` (read_state()) is an overflow there.
-    void note_floor(const std::vector<float>& now) const;
+    // Logs, once per stay at min_scale, that `now` is an overflow there.
+    void report_floor(const ScalerSnapshot& now) const;
 
     std::atomic<std::uint32_t> refs{0};
     GradScalerOptions options;
-    float scale, growth_tracker = 0, hysteresis_left;  // initial values of `state`
-    ScaleParts scale_id;                               // in the scale states of gradients
+    ScaleValues initial;      // of `state`
+    ScaleParts scale_id;      // in the scale states of gradients
     bool has_scaled = false;  // scale() was called, or the state of a scaler loaded: gradients hold the scale
     Tensor state;             // ScalerState
-    mutable bool told_floor = false;
+    mutable bool reported_floor = false;
     std::vector<PerOptimizer> per_optimizer;  // since the last update()
     // The options with which the device has computed the state after update(); empty if it has not.
     std::optional<GradScalerOptions> advanced_with;

@@ -52,14 +52,14 @@ void refuse_unknown(const StateDict& state) {
 StateDict GradScaler::state_dict() const {
     const ScalerImpl& s = impl();
     if (!s.options.enabled) return {};
-    const std::vector<float> now = s.read_state();
+    const ScaleValues now = s.snapshot().values;
     const auto entry = [](double value) { return scalar(value, {.dtype = float64}); };
-    return {{"scale", entry(now[0])},
+    return {{"scale", entry(now.scale)},
             {"growth_factor", entry(s.options.growth_factor)},
             {"backoff_factor", entry(s.options.backoff_factor)},
             {"growth_interval", entry(double(s.options.growth_interval))},
-            {"_growth_tracker", entry(now[1])},
-            {"hysteresis", entry(now[2])}};
+            {"_growth_tracker", entry(now.growth_tracker)},
+            {"hysteresis", entry(now.hysteresis_left)}};
 }
 
 void GradScaler::load_state_dict(const StateDict& state) {
@@ -73,7 +73,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
         find(state, "hysteresis") ? count(state, "hysteresis") : double(s.options.hysteresis);
     check_scale("the loaded scale", scale);  // it may be outside this scaler's floor and cap
     check_factors(growth, backoff, interval);
-    s.set_state(float(scale), float(tracker), float(hysteresis));
+    s.set_state({float(scale), float(tracker), float(hysteresis)});
     s.renew_scale();
     s.options.growth_factor = growth;
     s.options.backoff_factor = backoff;

@@ -59,32 +59,29 @@ template <class Row> MEZZO_HD void count_update(const typename Row::Options& opt
 // count starts anew when the interval is complete, or, if refill_every_clean_step, after every step without
 // overflow.
 MEZZO_HD void advance(ScalerState& s, const StepKernels::ScalerArgs& a) {
-    s.scale = s.previous_scale;
-    s.growth_tracker = s.previous_growth_tracker;
-    s.hysteresis_left = s.previous_hysteresis_left;
+    s.current = s.previous;
     if (!a.dynamic) return;
+    ScaleValues& now = s.current;
     if (s.found_inf != 0) {
-        s.growth_tracker = 0;
-        s.hysteresis_left = s.hysteresis_left > 1 ? s.hysteresis_left - 1 : 0;
-        const float lower = s.scale * a.backoff_factor;
-        if (s.hysteresis_left == 0) s.scale = lower > a.min_scale ? lower : a.min_scale;
+        now.growth_tracker = 0;
+        now.hysteresis_left = now.hysteresis_left > 1 ? now.hysteresis_left - 1 : 0;
+        const float lower = now.scale * a.backoff_factor;
+        if (now.hysteresis_left == 0) now.scale = lower > a.min_scale ? lower : a.min_scale;
         return;
     }
-    s.growth_tracker += 1;
-    if (a.refill_every_clean_step) s.hysteresis_left = a.hysteresis;
-    if (s.growth_tracker < a.growth_interval) return;
-    const float higher = s.scale * a.growth_factor;
-    if (higher <= a.max_scale && higher - higher == 0) s.scale = higher;
-    s.growth_tracker = 0;
-    s.hysteresis_left = a.hysteresis;
+    now.growth_tracker += 1;
+    if (a.refill_every_clean_step) now.hysteresis_left = a.hysteresis;
+    if (now.growth_tracker < a.growth_interval) return;
+    const float higher = now.scale * a.growth_factor;
+    if (higher <= a.max_scale && higher - higher == 0) now.scale = higher;
+    now.growth_tracker = 0;
+    now.hysteresis_left = a.hysteresis;
 }
 
 // Enters the result of a check into the scaler's state.
 MEZZO_HD void note_check(ScalerState& s, bool first, bool bad, const StepKernels::ScalerArgs& a) {
     if (first) {
-        s.previous_scale = s.scale;
-        s.previous_growth_tracker = s.growth_tracker;
-        s.previous_hysteresis_left = s.hysteresis_left;
+        s.previous = s.current;
         s.found_inf = 0;
     }
     if (bad) s.found_inf = 1;
@@ -94,7 +91,7 @@ MEZZO_HD void note_check(ScalerState& s, bool first, bool bad, const StepKernels
 // 1/scale of this iteration, or 1.
 MEZZO_HD float inverse_scale(const StepKernels::Statistics& wanted) {
     if (!wanted.scaled) return 1;
-    const float scale = wanted.first ? wanted.scaler->scale : wanted.scaler->previous_scale;
+    const float scale = (wanted.first ? wanted.scaler->current : wanted.scaler->previous).scale;
     return static_cast<float>(1.0 / static_cast<double>(scale));
 }
 

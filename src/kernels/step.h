@@ -10,15 +10,18 @@
 
 namespace mezzo {
 
-// The scaler's device state: one 64-byte line of float32 (counts are exact below 2^24). The first check of an
-// iteration stores scale, tracker and hysteresis as `previous`, and every check computes what update() would
-// make of them, so that update() launches nothing.
+// The loss scale, and the counts that decide when it changes (exact below 2^24).
+struct ScaleValues {
+    float scale;
+    float growth_tracker;   // steps without overflow since the scale last changed
+    float hysteresis_left;  // overflows until the scale falls
+};
+// The scaler's device state: one 64-byte line of float32. The first check of an iteration stores `current` as
+// `previous`, and every check computes what update() would make of it, so that update() launches nothing.
 struct ScalerState {
-    float scale;  // loss scale
-    float growth_tracker;
-    float hysteresis_left;
+    ScaleValues current;
     float found_inf;  // 1 when any optimizer since the last update() saw inf or NaN
-    float previous_scale, previous_growth_tracker, previous_hysteresis_left;
+    ScaleValues previous;
     float pad[9];
 };
 // Device state of one optimizer: results of `statistics` for the update, and counts of steps.

@@ -213,9 +213,9 @@ void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indic
 
 void read_counts(OptimizerImpl& optimizer) {
     if (!optimizer.counts_on_device) return;
-    const std::vector<float> values = optimizer.state.to_vector<float>();
-    optimizer.applied = std::int64_t(values[offsetof(StepState, applied) / sizeof(float)]);
-    optimizer.skipped = std::int64_t(values[offsetof(StepState, skipped) / sizeof(float)]);
+    const auto counts = read_state<StepState>(optimizer.state);
+    optimizer.applied = std::int64_t(counts.applied);
+    optimizer.skipped = std::int64_t(counts.skipped);
     optimizer.counts_on_device = false;
 }
 

@@ -1,6 +1,8 @@
 // Conversion of parameters to arguments of the step kernels: raw pointers of the gradients, checked.
 #pragma once
 
+#include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "core/tensor_impl.h"
@@ -28,6 +30,14 @@ struct GradientList {
     Ref<DeferredFactor> pending_factor;  // the pending factor of all, or null
 };
 GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling);
+
+// The struct in a state tensor, such as StepState. Waits for the device.
+template <class State> State read_state(const Tensor& memory) {
+    static_assert(std::is_trivially_copyable_v<State>);
+    State state;
+    std::memcpy(&state, memory.to_vector<float>().data(), sizeof state);
+    return state;
+}
 
 // Marks tensors as changed in place by a kernel.
 void bump_version(const Tensor& x);

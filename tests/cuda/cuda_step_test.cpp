@@ -72,9 +72,7 @@ StepState step_state(float grad_multiplier = 1, float found_inf = 0) {
 }
 ScalerState scaler_state(float scale, float hysteresis_left = 0) {
     ScalerState state{};
-    state.scale = state.previous_scale = scale;
-    state.previous_hysteresis_left = hysteresis_left;
-    state.hysteresis_left = hysteresis_left;
+    state.current = state.previous = {scale, 0, hysteresis_left};
     return state;
 }
 
@@ -309,7 +307,7 @@ TEST_CASE("cuda step: the scaler's events", "[cuda]") {
             const On<ScalerState> scaler(where, scaler_state(16, scheme.args.hysteresis));
             const On<StepState> state(where, step_state(1));
             for (std::size_t i = 0; i < scheme.scales.size(); ++i) {
-                const float scale = scaler.read().scale;
+                const float scale = scaler.read().current.scale;
                 const Tensor g = full({1}, overflows[i] ? double(inf) : 1, {.device = where});
                 ParamRef ref{};
                 ref.grad = raw(g);
@@ -322,16 +320,16 @@ TEST_CASE("cuda step: the scaler's events", "[cuda]") {
                                                .args = scheme.args});
                 CHECK(state.read().grad_multiplier == 1 / scale);
                 const ScalerState seen = scaler.read();
-                CHECK(seen.scale == Approx(scheme.scales[i]));
-                CHECK(seen.previous_scale == scale);
+                CHECK(seen.current.scale == Approx(scheme.scales[i]));
+                CHECK(seen.previous.scale == scale);
                 CHECK(seen.found_inf == float(overflows[i]));
                 kernels.update_scale(scaler.get(), scheme.args);  // gives the same result
-                CHECK(scaler.read().scale == seen.scale);
-                CHECK(scaler.read().growth_tracker == seen.growth_tracker);
-                CHECK(scaler.read().hysteresis_left == seen.hysteresis_left);
+                CHECK(scaler.read().current.scale == seen.current.scale);
+                CHECK(scaler.read().current.growth_tracker == seen.current.growth_tracker);
+                CHECK(scaler.read().current.hysteresis_left == seen.current.hysteresis_left);
             }
         }
     const On<ScalerState> huge(device, scaler_state(0x1p127f));
     step_kernels(DeviceType::cuda)->update_scale(huge.get(), {2, 0.5f, 1, 0, inf, 1, false, true});
-    CHECK(huge.read().scale == 0x1p127f);
+    CHECK(huge.read().current.scale == 0x1p127f);
 }

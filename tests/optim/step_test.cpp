@@ -151,9 +151,7 @@ ParamRef gradient(Values& g, std::size_t n) {
 
 ScalerState scaler_of(float scale, float growth_tracker = 0, float hysteresis_left = 1) {
     ScalerState state{};
-    state.scale = state.previous_scale = scale;
-    state.growth_tracker = state.previous_growth_tracker = growth_tracker;
-    state.hysteresis_left = state.previous_hysteresis_left = hysteresis_left;
+    state.current = state.previous = {scale, growth_tracker, hysteresis_left};
     return state;
 }
 
@@ -310,17 +308,17 @@ TEST_CASE("a second check adds to the first", "[step]") {
                                     .args = args});
     };
     check(good_refs, first, true, false);
-    CHECK((first.found_inf == 0 && scaler.found_inf == 0 && scaler.scale == 16));
+    CHECK((first.found_inf == 0 && scaler.found_inf == 0 && scaler.current.scale == 16));
     check(bad_refs, second, false, false);
-    CHECK(
-        (second.found_inf == 1 && scaler.found_inf == 1 && scaler.scale == 4 && scaler.previous_scale == 8));
+    CHECK((second.found_inf == 1 && scaler.found_inf == 1 && scaler.current.scale == 4 &&
+           scaler.previous.scale == 8));
     CHECK(second.grad_multiplier == 0.125f);  // by the scale of the iteration
     check(good_refs, first, false, false);
-    CHECK((first.found_inf == 0 && scaler.found_inf == 1 && scaler.scale == 4));
+    CHECK((first.found_inf == 0 && scaler.found_inf == 1 && scaler.current.scale == 4));
     check(good_refs, second, false, true);
     CHECK(second.found_inf == 1);
     check(good_refs, second, true, false);  // the next iteration
-    CHECK((second.found_inf == 0 && scaler.previous_scale == 4 && scaler.scale == 8));
+    CHECK((second.found_inf == 0 && scaler.previous.scale == 4 && scaler.current.scale == 8));
 }
 
 TEST_CASE("unscaling multiplies by the reciprocal rounded to float", "[step]") {
@@ -419,12 +417,13 @@ TEST_CASE("the scaler's tables of events", "[step]") {
             const std::vector<ParamRef> refs = {gradient(g, 1)};
             kernels().statistics(
                 refs, {.state = &state, .scaler = &scaler, .first = true, .scaled = true, .args = args});
-            CHECK(state.grad_multiplier == 1 / scaler.previous_scale);
+            CHECK(state.grad_multiplier == 1 / scaler.previous.scale);
             const ScalerState seen = scaler;
             kernels().update_scale(&scaler, args);  // gives the same result
-            CHECK((scaler.scale == seen.scale && scaler.growth_tracker == seen.growth_tracker &&
-                   scaler.hysteresis_left == seen.hysteresis_left));
-            scales.push_back(scaler.scale);
+            CHECK((scaler.current.scale == seen.current.scale &&
+                   scaler.current.growth_tracker == seen.current.growth_tracker &&
+                   scaler.current.hysteresis_left == seen.current.hysteresis_left));
+            scales.push_back(scaler.current.scale);
         }
         INFO(table.events << " from " << table.init << " hysteresis " << table.hysteresis);
         CHECK(scales == table.scales);
@@ -443,19 +442,19 @@ TEST_CASE("scaler: finite growth, cap, lowered interval, static scale", "[step]"
     StepKernels::ScalerArgs args = {16, 0.5f, 1, 0, inf, 1, false, true};
     ScalerState s = scaler_of(1e38f);
     run(s, args);
-    CHECK((s.scale == 1e38f && s.growth_tracker == 0));
+    CHECK((s.current.scale == 1e38f && s.current.growth_tracker == 0));
     args = {2, 0.5f, 1, 0, 16777216, 1, false, true};
     s = scaler_of(8388608);
     for (int i = 0; i < 3; ++i) run(s, args);
-    CHECK(s.scale == 16777216);
+    CHECK(s.current.scale == 16777216);
     args = {2, 0.5f, 4, 0, inf, 1, false, true};
     s = scaler_of(8, 5);  // the interval was 10 when the tracker grew
     run(s, args);
-    CHECK((s.scale == 16 && s.growth_tracker == 0));
+    CHECK((s.current.scale == 16 && s.current.growth_tracker == 0));
     args.dynamic = false;
     s = scaler_of(128);
     for (const float value : {1.0f, inf, 1.0f}) {
         run(s, args, value);
-        CHECK((s.scale == 128 && s.found_inf == float(std::isinf(value))));
+        CHECK((s.current.scale == 128 && s.found_inf == float(std::isinf(value))));
     }
 }
