@@ -110,8 +110,17 @@ private:
     const Run& run_;
 };
 
+// Whether a kernel may have 32,764 bytes of parameters, as from CUDA 12.1 on, instead of 4,096.
+#ifdef MEZZO_SMALL_PARAMETERS
+inline constexpr bool large_parameters = false;
+#elif defined(CUDART_VERSION)
+inline constexpr bool large_parameters = CUDART_VERSION >= 12010;
+#else
+inline constexpr bool large_parameters = true;
+#endif
+
 using SmallGradTable = StepList<GradRef, 160>;
-using LargeGradTable = StepList<GradRef, 1350>;
+using LargeGradTable = StepList<GradRef, large_parameters ? 1350 : SmallGradTable::capacity>;
 
 // run(table, last) for the gradients of the list, cut into tables; at least once.
 template <class Table, class Run> void for_grad_tables_of(std::span<const ParamRef> params, const Run& run) {

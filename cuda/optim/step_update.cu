@@ -103,7 +103,8 @@ template <int params, int groups_> struct UpdateTable : StepList<UpdateRef, para
     StepArgs group[groups];
 };
 using SmallUpdateTable = UpdateTable<48, 5>;
-using LargeUpdateTable = UpdateTable<416, 26>;
+using LargeUpdateTable = UpdateTable<large_parameters ? 416 : SmallUpdateTable::capacity,
+                                     large_parameters ? 26 : SmallUpdateTable::groups>;
 
 struct UpdateControl {
     GradientScale scale;

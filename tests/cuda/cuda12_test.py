@@ -17,7 +17,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOLKIT = pathlib.Path("/usr/local/cuda")
 INCLUDES = ["-I.", "-Isrc", "-Iinclude"]
-DEFINITIONS = ["-DMEZZO_HAVE_CUDA", "-DNDEBUG", "-DMEZZO_OLDEST_GPU=75", "-DMEZZO_NEWEST_PTX=80"]
+DEFINITIONS = ["-DMEZZO_HAVE_CUDA", "-DNDEBUG", "-DMEZZO_SMALL_PARAMETERS", "-DMEZZO_OLDEST_GPU=75", "-DMEZZO_NEWEST_PTX=80"]
 # By the compute capability of the PTX: the GPUs that it is compiled for. Without optimization: what is asked is whether it is accepted.
 GPUS = {75: [75], 80: [80, 86, 89, 90]}
 PTX_OF_12_0 = "8.0"
