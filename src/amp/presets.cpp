@@ -96,8 +96,8 @@ void check_inputs(const nn::Module& model, const std::vector<optim::Optimizer*>&
               parameter.dtype(), "; pass the model in float32, the preset converts it");
     for (const optim::Optimizer* optimizer : optimizers) {
         check(optimizer != nullptr, ErrorKind::value, "amp::initialize: an optimizer is null");
-        check(!optimizer->impl().prepared, ErrorKind::state, "amp::initialize: this ", optimizer->type_name(),
-              " has been initialized before; do it once");
+        check(!optimizer->impl().preset.initialized, ErrorKind::state, "amp::initialize: this ",
+              optimizer->type_name(), " has been initialized before; do it once");
     }
 }
 
@@ -124,7 +124,7 @@ Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optim
     }
     for (optim::Optimizer* optimizer : optimizers) {
         if (p.master_weights) optimizer->use_master_weights();
-        optimizer->impl().prepared = true;
+        optimizer->impl().preset.initialized = true;
     }
     return handle;
 }
@@ -213,7 +213,7 @@ void Handle::scale_loss(const Tensor& loss, const std::vector<optim::Optimizer*>
     const bool overflow = loss_scaler.found_inf();
     loss_scaler.update();
     for (optim::Optimizer* optimizer : optimizers)
-        if (overflow) optimizer->impl().skip_next = true;
+        if (overflow) optimizer->impl().preset.skips_next_step = true;
 }
 
 void Handle::scale_loss(const Tensor& loss, optim::Optimizer& optimizer, Body backward, int loss_id,

@@ -58,7 +58,7 @@ public:
             if (!(places_of(*optimizer_, slot) == places_[i]) || !copies_current(*optimizer_, slot))
                 return false;
         }
-        return !optimizer_->skip_next;
+        return !optimizer_->preset.skips_next_step;
     }
 
 private:

@@ -42,6 +42,12 @@ struct Group {
 
 class CustomOptimizer;
 
+// What the Apex presets (amp/presets.cpp) store in an optimizer.
+struct PresetState {
+    bool initialized = false;      // by amp::initialize
+    bool skips_next_step = false;  // amp::Handle::scale_loss has seen an overflow
+};
+
 // Data of an Optimizer. Captured steps that update it also hold a reference, because they may be replayed
 // after the Optimizer is destroyed.
 struct MEZZO_INTERNAL OptimizerImpl {
@@ -57,9 +63,8 @@ struct MEZZO_INTERNAL OptimizerImpl {
     Tensor state;                           // StepState as float32 [16]
     std::vector<std::uint64_t> schedulers;  // that have stepped, the active one last
     bool masters = false;
-    bool prepared = false;          // by amp::initialize
+    PresetState preset;
     bool updating = false;          // a user's update() runs
-    bool skip_next = false;         // amp::Handle::scale_loss saw an overflow: step() skips once
     bool counts_on_device = false;  // a conditional step ran since the counts below were read
     std::int64_t applied = 0, skipped = 0;
     std::unique_ptr<Sharing> sharing;  // set by distributed::shard(); every slot then has a part

@@ -2,6 +2,7 @@
 #include "optim/update.h"
 
 #include <exception>
+#include <utility>
 
 #include "core/capture.h"
 #include "kernels/step_copies.h"
@@ -219,17 +220,23 @@ void read_counts(OptimizerImpl& optimizer) {
     optimizer.counts_on_device = false;
 }
 
+namespace {
+
+// A skip that the host has decided; the device's counter includes it, too.
+void count_skipped_step(OptimizerImpl& optimizer) {
+    prepare_state(optimizer);
+    const std::int64_t index = offsetof(StepState, skipped) / sizeof(float);
+    optimizer.state.slice(0, index, index + 1).add_(ones({1}, {.device = optimizer.device()}));
+    if (!optimizer.counts_on_device) ++optimizer.skipped;
+}
+
+}  // namespace
+
 void Optimizer::step() {
     const insight::RecordFunction scope("Optimizer.step");
-    if (impl_->skip_next) {
-        impl_->skip_next = false;
+    if (std::exchange(impl_->preset.skips_next_step, false)) {
         zero_grad();
-        prepare_state(*impl_);
-        // The device's counter has to include a skip that the host decided.
-        const std::int64_t at = offsetof(StepState, skipped) / sizeof(float);
-        impl_->state.slice(0, at, at + 1).add_(ones({1}, {.device = impl_->device()}));
-        if (!impl_->counts_on_device) ++impl_->skipped;
-        return;
+        return count_skipped_step(*impl_);
     }
     refuse_scale_parts("Optimizer.step", *impl_, both_parts,
                        "call zero_grad() before the first backward() of an iteration");
