@@ -80,10 +80,6 @@ Tensor weight_grads(const Node& c, const At& at, const Tensor& g, Tensors& grads
     return {};
 }
 
-Tensor bias_grad(const Tensor& g, Dtype wanted) {
-    return column_sum(g, is_16bit(g.dtype()) && wanted != g.dtype() ? float32 : g.dtype());
-}
-
 // `sums`: those of g's columns, if they have been made.
 void bias_grads(const Node& c, const At& at, const Tensor& g, const Tensor& sums, Tensors& grads) {
     const int first = 1 + at.parts;

@@ -1,4 +1,4 @@
-// Declarations shared by linear and its gradient.
+// Parts of linear that merged linear layers and mse_loss share.
 #pragma once
 
 #include "ops/common.h"
@@ -8,17 +8,29 @@ namespace mezzo {
 // Throws the errors of linear() for tensors that do not fit, in the name of `op`.
 void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-// Gradients of values inside a linear layer (Row::inner_gradients), which the next linear layer may send to
-// it (fused activation and bias backward).
+// Fused activation and bias backward: gradients that the op which reads a linear layer's result may send to
+// the layer (Node::send_inner).
 enum LinearInner : std::uint8_t {
-    of_before_activation,  // [rows, out]: of x W^T + b
-    of_bias,               // [out]: the column sums of the first
+    of_pre_activation,  // [rows, out]: of x W^T + b
+    of_bias,            // [out]: the column sums of the first
     linear_inner_gradients
 };
 
-// The gradients of x [..., in], weight and, if there is one, bias. gs: the gradients of the results, followed
-// by those of LinearInner, which replace them where they are defined.
-Tensors linear_vjp(const Node& node, const Tensors& gs);
+// The gradient of the bias from dz [rows, out], the gradient of the pre-activation: its column sums, in
+// float32 if dz has 16 bit and the gradient is stored in another dtype.
+Tensor bias_grad(const Tensor& dz, Dtype wanted);
+
+// Whether weight_and_bias_grad() may make the gradients of a linear layer's weight and bias from dz and x
+// [rows, in]. It may on a device that has a kernel for both, if neither gradient is stored in 16 bit and
+// the backward is not recorded.
+bool makes_weight_and_bias_grad(const Tensor& dz, const Tensor& x, Dtype of_weight, Dtype of_bias);
+
+// dz^T x and the column sums of dz, both in float32, float64 for float64. If `existing` is defined, the
+// former is added to it, and `weight` is undefined.
+struct WeightAndBias {
+    Tensor weight, bias;
+};
+WeightAndBias weight_and_bias_grad(const Tensor& dz, const Tensor& x, const Tensor& existing);
 
 // Whether one kernel computes the gradients of the pre-activation and of the bias, for gradients of this
 // device and dtype.

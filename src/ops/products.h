@@ -27,18 +27,6 @@ Tensor matrix_of(const Tensor& x);
 // The sum over the rows of a matrix, in `dtype`.
 Tensor column_sum(const Tensor& x, Dtype dtype);
 
-// Whether weight_and_bias_grad() may make the gradients of a linear layer's weight and bias from g [rows,
-// out], the gradient of its result, and x [rows, in]. It may on a device that has a kernel for both, if
-// neither gradient is stored in 16 bit and the backward is not recorded.
-bool makes_weight_and_bias_grad(const Tensor& g, const Tensor& x, Dtype of_weight, Dtype of_bias);
-
-// g^T x and the column sums of g, both in float32, float64 for float64. If `existing` is defined, the former
-// is added to it, and `weight` is undefined.
-struct WeightAndBias {
-    Tensor weight, bias;
-};
-WeightAndBias weight_and_bias_grad(const Tensor& g, const Tensor& x, const Tensor& existing);
-
 // x with its last two dimensions laid out as a matrix product reads them: one of them, no matter which, has
 // stride 1.
 Tensor gemm_ready(const Tensor& x);
