@@ -1,6 +1,6 @@
 // Tensor Core and asynchronous copy instructions. Inline PTX is found here, in approximate.cuh and in
-// packs.cuh only. tests/emulation/mma.h does the same as this file on the CPU, tests/cuda/mma_test.cpp tests each
-// wrapper alone.
+// packs.cuh only. tests/emulation/mma.h does the same as this file on the CPU, tests/cuda/mma_test.cpp tests
+// each wrapper alone.
 //
 // On compute capability 8.0 and later each wrapper is one instruction. 7.5 has neither asynchronous copies
 // nor products of 16 columns: a copy is complete when it returns, and a product is two of 8 columns. 7.5 has

@@ -295,8 +295,8 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
         if (key_result.finite() && value_result.finite()) continue;
         const LaneRow<T, dim> key(FlashOperand<T>(x.k, at.b, at.h, a.key), j),
             value(FlashOperand<T>(x.v, at.b, at.h, a.key), j);
-        // If the key sees a query that is not finite, its row is right: the usual case in a step whose gradients
-        // have overflowed.
+        // If the key sees a query that is not finite, its row is right: the usual case in a step whose
+        // gradients have overflowed.
         bool right = false;
         for (int i = static_cast<int>(a.query) - 1; i >= a.first_query(j, 1) && !right; --i)
             right = a.visible(at.b, at.h, i, j) &&

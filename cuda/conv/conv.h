@@ -53,10 +53,10 @@ void conv_forward(In in, const kernels::Conv2d& at, Out out, const ConvWay& way)
 void conv_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out, const ConvWay& way);
 void conv_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out, const ConvWay& way);
 
-// Products on Tensor Cores that read the images in place (cuda/conv/conv_implicit.cu, conv_implicit_weight.cu).
-// Return false for problems that they do not support: groups, other than 16-bit operands of one dtype,
-// channels that are not whole eights, addresses that are not multiples of 16, 2^30 elements or more, strides
-// beyond 4.
+// Products on Tensor Cores that read the images in place (cuda/conv/conv_implicit.cu,
+// conv_implicit_weight.cu). Return false for problems that they do not support: groups, other than 16-bit
+// operands of one dtype, channels that are not whole eights, addresses that are not multiples of 16, 2^30
+// elements or more, strides beyond 4.
 bool implicit_forward(const ConvSizes& s, const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const Tensor& y, ConvTile tile);
 bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weight, const Tensor& bias,

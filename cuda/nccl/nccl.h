@@ -1,5 +1,6 @@
 // Declarations of NCCL. The library is opened at run time, and its header is not needed: the ABI is that of C
-// and stable since NCCL 2.14, and tests/distributed/nccl_abi.cpp compares these lines with the header where there is one.
+// and stable since NCCL 2.14, and tests/distributed/nccl_abi.cpp compares these lines with the header where
+// there is one.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Declarations of CUPTI's activity records. The library is opened at run time, and its header is not needed:
-// records are read by their first fields, to which newer versions only append, and tests/insight/cupti_abi.cpp
-// compares these lines with the header where there is one.
+// records are read by their first fields, to which newer versions only append, and
+// tests/insight/cupti_abi.cpp compares these lines with the header where there is one.
 #pragma once
 
 #include <cstddef>

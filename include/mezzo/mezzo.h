@@ -1,5 +1,6 @@
 // The core library: tensors, operations, layers, optimizers, autocast, the loss scaler and safetensors files.
-// The components have headers of their own, <mezzo/data/…>, <mezzo/train/…>; mezzo/everything.h has all of them.
+// The components have headers of their own, <mezzo/data/…>, <mezzo/train/…>; mezzo/everything.h has all of
+// them.
 #pragma once
 
 #include "mezzo/amp.h"

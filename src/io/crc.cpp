@@ -56,9 +56,9 @@ std::uint32_t remainder_of(const Tables& tables, std::uint32_t crc, const unsign
 }
 
 #ifdef __x86_64__
-// CRC-32 of a multiple of 16 bytes, at least 64, by products without carry (Gopal et al., "Fast CRC computation
-// for generic polynomials using PCLMULQDQ instruction", Intel 2009). 16 bytes are moved forward by a product of
-// each half with a power of x, modulo the polynomial; the last 16 have the remainder of all.
+// CRC-32 of a multiple of 16 bytes, at least 64, by products without carry (Gopal et al., "Fast CRC
+// computation for generic polynomials using PCLMULQDQ instruction", Intel 2009). 16 bytes are moved forward
+// by a product of each half with a power of x, modulo the polynomial; the last 16 have the remainder of all.
 __attribute__((target("pclmul"))) std::uint32_t folded_remainder(std::uint32_t crc, const unsigned char* data,
                                                                  std::size_t bytes) {
     const auto load = [](const unsigned char* from) {

@@ -1,6 +1,6 @@
-// Deferred unscaling and clipping (core/pending_factor.h): unscale_ and clip_grad_norm_ leave the multiplication
-// of the gradients to the update, which reads them anyway. A gradient that is read earlier is multiplied
-// then.
+// Deferred unscaling and clipping (core/pending_factor.h): unscale_ and clip_grad_norm_ leave the
+// multiplication of the gradients to the update, which reads them anyway. A gradient that is read earlier is
+// multiplied then.
 #pragma once
 
 #include "core/pending_factor.h"

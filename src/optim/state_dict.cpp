@@ -1,5 +1,5 @@
-// state_dict() and load_state_dict() of optimizers: everything as tensors, so that any tensor file can hold it.
-// A state is read and checked whole before anything changes.
+// state_dict() and load_state_dict() of optimizers: everything as tensors, so that any tensor file can hold
+// it. A state is read and checked whole before anything changes.
 #include <bit>
 #include <cmath>
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The code of pages in docs/ that have few blocks: each is a case here, and tests/docs/docs_test.py compares them.
+// The code of pages in docs/ that have few blocks: each is a case here, and tests/docs/docs_test.py compares
+// them.
 #include <catch2/catch.hpp>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// Captures refuse some calls, and the device stays usable afterwards. On the emulated device only, because on a GPU
-// a forbidden call could invalidate a capture and so disturb the tests after it.
+// Captures refuse some calls, and the device stays usable afterwards. On the emulated device only, because on
+// a GPU a forbidden call could invalidate a capture and so disturb the tests after it.
 #include <catch2/catch.hpp>
 #include <thread>
 #include <vector>

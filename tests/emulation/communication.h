@@ -1,5 +1,6 @@
-// The communication stream of an emulated device. Its work runs when something waits for it, or with options.early_communication as soon as it
-// can, in whichever thread that is. Some of it needs other devices: it says that it has not ended yet, and is asked again.
+// The communication stream of an emulated device. Its work runs when something waits for it, or with
+// options.early_communication as soon as it can, in whichever thread that is. Some of it needs other devices:
+// it says that it has not ended yet, and is asked again.
 #pragma once
 
 #include <atomic>

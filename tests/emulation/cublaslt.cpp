@@ -178,8 +178,8 @@ bool takes(Epilogue epilogue) {
     return !(fake_lt.no_fused && epilogue != Epilogue::none) && !fake_lt.refused.contains(epilogue);
 }
 
-// Workspace that the library's algorithms ask for. Unless the test sets it: room for the sums of split-K, where k is
-// long enough to be split.
+// Workspace that the library's algorithms ask for. Unless the test sets it: room for the sums of split-K,
+// where k is long enough to be split.
 std::size_t workspace_of(const Problem& p) {
     if (fake_lt.workspace) return *fake_lt.workspace;
     const std::size_t sums = std::size_t(p.batch * p.m * p.n) * sizeof(double);

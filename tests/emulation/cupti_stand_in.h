@@ -1,4 +1,5 @@
-// A stand-in for libcupti.so.13: it keeps the records of what the emulated device does, as far as their kinds are enabled.
+// A stand-in for libcupti.so.13: it keeps the records of what the emulated device does, as far as their kinds
+// are enabled.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ struct CuptiStandIn {
     std::int64_t ahead = 0;   // of the host's clock, in nanoseconds
 };
 
-// Exports of the library in addition to CUPTI's functions. `work`: a call of the CUDA API by this thread queues a kernel, a copy or a fill that ends so many
-// nanoseconds after now.
+// Exports of the library in addition to CUPTI's functions. `work`: a call of the CUDA API by this thread
+// queues a kernel, a copy or a fill that ends so many nanoseconds after now.
 using CuptiStandInState = CuptiStandIn* (*)();
 using CuptiStandInWork = void (*)(int kind, const char* name, int copy_kind, std::uint64_t nanoseconds);

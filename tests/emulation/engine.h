@@ -227,8 +227,8 @@ inline void tell(const Work& work) {
     if (on_work) on_work(work);
 }
 
-// Called around what tests/emulation/faults.h makes fail: each kernel's run, with the device's memory open, and
-// each copy from pinned memory, when it is queued and when it is done.
+// Called around what tests/emulation/faults.h makes fail: each kernel's run, with the device's memory open,
+// and each copy from pinned memory, when it is queued and when it is done.
 using DeviceMemory = std::map<char*, std::size_t>;  // live allocations and their sizes
 inline std::function<void(const DeviceMemory&, bool done)> on_run;
 inline std::function<void(void* to, std::size_t bytes, bool done)> on_copy_beside;

@@ -30,8 +30,8 @@ struct FakeLt {
     enum class BiasGrad { right, added, short_of_a_row, rounded, permuted };
     BiasGrad bias_grad = BiasGrad::right;
     bool half_slope = false;  // gelu_tanh has the derivative 1/2 everywhere below 1
-    // GELU and its derivative with an exact tanh. The library promises no accuracy; the default is as coarse as
-    // the GPU's instruction for tanh.
+    // GELU and its derivative with an exact tanh. The library promises no accuracy; the default is as coarse
+    // as the GPU's instruction for tanh.
     bool precise_gelu = false;
     bool shifted_slope = false;  // gelu_tanh's derivative is that of an argument 1/16 above
     bool relu_drops_nan = false;

@@ -14,7 +14,8 @@ namespace mezzo::emulation {
 
 enum class Fault { none, value, nan, launch };
 
-// While it exists, every kernel that `hits` says has the fault, and so have copies from pinned memory if `copies`.
+// While it exists, every kernel that `hits` says has the fault, and so have copies from pinned memory if
+// `copies`.
 class PlantedFault {
 public:
     PlantedFault(Fault fault, std::function<bool(const void* kernel)> hits, bool copies)

@@ -33,8 +33,9 @@ void* mezzo::emulation::first_frame(char* stack_end, void (*entry)()) {
     return std::memcpy(stack_end - sizeof frame, frame, sizeof frame);
 }
 #elif defined(__aarch64__)
-// Procedure Call Standard for AArch64, 6.1: x19 to x30 and the lower halves of v8 to v15 are kept, beside the stack pointer.
-// A new fiber finds its function in x19, and 0 as the address to return to: the end of the chain of calls.
+// Procedure Call Standard for AArch64, 6.1: x19 to x30 and the lower halves of v8 to v15 are kept, beside the
+// stack pointer. A new fiber finds its function in x19, and 0 as the address to return to: the end of the
+// chain of calls.
 asm(R"(.text
 .globl mezzo_fiber_switch
 .type mezzo_fiber_switch,@function

@@ -43,8 +43,8 @@ double apply(Activation activation, double x) {
     return activation == Activation::relu ? (x < 0 ? 0 : x) : gelu(x);
 }
 
-// C [rows, 8] = activation(A [rows, k] B [k, 8] + bias). A row of A has one value in [-6, 6], B and the bias are
-// ones unless a test changes them.
+// C [rows, 8] = activation(A [rows, k] B [k, 8] + bias). A row of A has one value in [-6, 6], B and the bias
+// are ones unless a test changes them.
 struct Product {
     std::int64_t rows, k;
     Dtype dtype;

@@ -1,4 +1,5 @@
-// Copies of plain to() and from(): batches go through pinned memory, and the host does not wait for the device's work.
+// Copies of plain to() and from(): batches go through pinned memory, and the host does not wait for the
+// device's work.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <vector>

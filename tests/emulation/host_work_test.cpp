@@ -25,8 +25,8 @@ struct Idle {
     ~Idle() { emulation::idle = false; }
 };
 
-// Allocations of a call that is like the ones before it. Those come first with kernels, because products are checked at
-// their first use.
+// Allocations of a call that is like the ones before it. Those come first with kernels, because products are
+// checked at their first use.
 long allocations_of(const std::function<void()>& call) {
     call();
     const Idle scope;

@@ -1,4 +1,5 @@
-// An emulated device that does nothing: what is left is the host's work, which tests and tools count and time.
+// An emulated device that does nothing: what is left is the host's work, which tests and tools count and
+// time.
 #pragma once
 
 namespace mezzo::emulation {

@@ -1,6 +1,7 @@
-// A stand-in for NCCL between the threads of one process, each of which is a rank with an emulated device of its own. It is stricter than NCCL: calls
-// that differ, captures on some ranks only, uses after the end and graphs that outlive their communicator are reported, where NCCL hangs or
-// corrupts memory. Planted faults make calls fail.
+// A stand-in for NCCL between the threads of one process, each of which is a rank with an emulated device of
+// its own. It is stricter than NCCL: calls that differ, captures on some ranks only, uses after the end and
+// graphs that outlive their communicator are reported, where NCCL hangs or corrupts memory. Planted faults
+// make calls fail.
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,8 @@ NcclReport nccl_report();
 void reset_nccl_report();
 bool nccl_was_opened();  // by this process
 
-// Has the shared object of nccl_forward.cpp, which is at this path, forward to the stand-in, and names it in MEZZO_NCCL.
+// Has the shared object of nccl_forward.cpp, which is at this path, forward to the stand-in, and names it in
+// MEZZO_NCCL.
 void use_nccl_stand_in(const char* path);
 
 }  // namespace mezzo::emulation

@@ -1,4 +1,5 @@
-// The shared object that stands in for libnccl.so.2: its functions are those of the test program that has opened it.
+// The shared object that stands in for libnccl.so.2: its functions are those of the test program that has
+// opened it.
 #include "cuda/nccl/nccl.h"
 
 using mezzo::cuda::nccl::Communicator;

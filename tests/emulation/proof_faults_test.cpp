@@ -1,5 +1,5 @@
-// A wrong value, a NaN and a launch error in every fast path: each ends on the plain path, with the plain path's
-// numbers, and with a reason.
+// A wrong value, a NaN and a launch error in every fast path: each ends on the plain path, with the plain
+// path's numbers, and with a reason.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <set>

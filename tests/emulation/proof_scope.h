@@ -1,4 +1,5 @@
-// Verdicts of fast paths in a temporary folder, as of a process that has just begun, for the length of a scope.
+// Verdicts of fast paths in a temporary folder, as of a process that has just begun, for the length of a
+// scope.
 #pragma once
 
 #include <cstdlib>

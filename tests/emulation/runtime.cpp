@@ -60,8 +60,8 @@ void read_number(const char* name, unsigned& value) {
     std::abort();
 }
 
-// Reads options of the emulated device from the environment: MEZZO_SCHEDULE=N the order in which the threads of
-// a block run, MEZZO_MULTIPROCESSORS=N the sizes of grids (an H100 has 132), MEZZO_TRUNCATED_SUMS=1 how
+// Reads options of the emulated device from the environment: MEZZO_SCHEDULE=N the order in which the threads
+// of a block run, MEZZO_MULTIPROCESSORS=N the sizes of grids (an H100 has 132), MEZZO_TRUNCATED_SUMS=1 how
 // mma.sync adds. Results of self-checks on the emulated device must not be stored with those of the user's
 // machine: the cache folder is used only if it is named.
 [[maybe_unused]] const bool environment_read = [] {
@@ -251,7 +251,8 @@ Pinned& pinned_memory() {
     return *all;
 }
 
-// Position of a marker: after the first `position` pieces of work of a stream, or after work of a graph that is captured.
+// Position of a marker: after the first `position` pieces of work of a stream, or after work of a graph that
+// is captured.
 struct Point {
     StreamKind stream = StreamKind::compute;
     std::uint64_t position = 0;

@@ -70,8 +70,8 @@ bool Streams::done(StreamKind kind, std::uint64_t position) {
     return stream(kind).done >= position;
 }
 
-// A thread that has the mutex may wait for the communication stream, from which this is called: it comes after what is asked for here, or will do
-// that itself.
+// A thread that has the mutex may wait for the communication stream, from which this is called: it comes
+// after what is asked for here, or will do that itself.
 bool Streams::try_run_until(StreamKind kind, std::uint64_t position) {
     if (done(kind, position)) return true;
     wanted_ = true;  // before the attempt: who has the mutex now sees it afterwards

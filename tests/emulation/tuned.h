@@ -40,8 +40,8 @@ struct Tuned {
     }
 };
 
-// Each of mezzo's own kernels takes half a millisecond; what the library fuses costs nothing unless a test says
-// otherwise. So the fullest epilogue that is right is chosen.
+// Each of mezzo's own kernels takes half a millisecond; what the library fuses costs nothing unless a test
+// says otherwise. So the fullest epilogue that is right is chosen.
 struct Clock : Tuned {
     Clock() { emulation::options.launch_ms = 0.5; }
 };

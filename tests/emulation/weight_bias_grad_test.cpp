@@ -104,7 +104,8 @@ Tensors trained(Device device) {
     return result;
 }
 
-// The launches of the recipe's step: three layers with ReLU between them, mean squared error, SGD, in bfloat16 without a scaler.
+// The launches of the recipe's step: three layers with ReLU between them, mean squared error, SGD, in
+// bfloat16 without a scaler.
 std::uint64_t launches_of_recipe() {
     nn::Sequential net{nn::Linear(16, 16), nn::ReLU(), nn::Linear(16, 16), nn::ReLU(), nn::Linear(16, 16)};
     net.to(gpu);
@@ -222,8 +223,8 @@ TEST_CASE("weight and bias gradient: what it is not for is refused", "[cuda][gem
     REQUIRE_THROWS_WITH(cuda::gemm(x.g), Catch::Contains("sums of A's rows"));
 }
 
-// The input to 16 bit, 3 products and the loss; the gradient of the loss and the last bias, 5 products, 2 gradients of ReLU and
-// biases; the update.
+// The input to 16 bit, 3 products and the loss; the gradient of the loss and the last bias, 5 products, 2
+// gradients of ReLU and biases; the update.
 TEST_CASE("weight and bias gradient: launches of the recipe's step", "[cuda][linear][emulation]") {
     const Clock clock;
     cuda::set_gemm_options({});

@@ -1,5 +1,5 @@
-// Checks at compile time that the records of cuda/runtime/cupti.h begin as those of CUPTI's own header, which comes
-// with the toolkit. Never run.
+// Checks at compile time that the records of cuda/runtime/cupti.h begin as those of CUPTI's own header, which
+// comes with the toolkit. Never run.
 #include <cupti.h>
 
 #include <type_traits>

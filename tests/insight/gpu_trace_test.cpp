@@ -1,5 +1,5 @@
-// tools/gpu_trace.h and cuda/runtime/cupti.h over a stand-in for CUPTI, whose records have the layout of CUPTI's own
-// header: gpu_trace_test path/to/libfake_cupti.so
+// tools/gpu_trace.h and cuda/runtime/cupti.h over a stand-in for CUPTI, whose records have the layout of
+// CUPTI's own header: gpu_trace_test path/to/libfake_cupti.so
 #include <cupti.h>
 #include <dlfcn.h>
 

@@ -43,8 +43,8 @@ struct FashionMnistOptions {
 // Error(io) for files that are missing, have other shapes, or hold no image.
 [[nodiscard]] Dataset fashion_mnist(const FashionMnistOptions& options = {});
 
-// A data set that makes samples on demand: an ImageFolder (mezzo/data/images.h), or a class of the user. image(i)
-// is called from several threads at once.
+// A data set that makes samples on demand: an ImageFolder (mezzo/data/images.h), or a class of the user.
+// image(i) is called from several threads at once.
 template <class D>
 concept LazyDataset = requires(const D& dataset, std::int64_t i) {
     { dataset.size() } -> std::convertible_to<std::int64_t>;

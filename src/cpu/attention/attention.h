@@ -90,9 +90,9 @@ struct AttentionProblem {
     // Whether a key or value among visible_keys() is NaN or infinite and hidden from some query. The blocked
     // kernels multiply it by a weight of 0.
     bool hides_nonfinite() const;
-    // Whether some queries are NaN or infinite, or their rows of the gradient g of the result, and a key is hidden
-    // from all of these. The blocked gradients of keys multiply such rows by weights of 0. In a step whose
-    // gradients have overflowed altogether, the last query spoils every key rightly.
+    // Whether some queries are NaN or infinite, or their rows of the gradient g of the result, and a key is
+    // hidden from all of these. The blocked gradients of keys multiply such rows by weights of 0. In a step
+    // whose gradients have overflowed altogether, the last query spoils every key rightly.
     bool spoils_keys(const Heads& g) const;
 };
 
