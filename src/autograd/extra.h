@@ -51,6 +51,9 @@ Edge edge_of(const Tensor& x);
 // compute with them in float32, too.
 MEZZO_INTERNAL Tensors decomposed(const Row& row, const Tensors& values, const void* at);
 
+// The gradient of an op without a vjp: runs its decomposition again, recorded, and differentiates that.
+Tensors through_decomposition(const Node& node, const Tensors& g, bool create_graph);
+
 // The dtype in which an op with Row::integers_to_real computes those of these inputs that are integral.
 MEZZO_INTERNAL Dtype real_dtype(In values);
 

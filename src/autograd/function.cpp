@@ -1,6 +1,6 @@
 // User-defined functions and checkpoints: nodes whose gradient is a callback.
+#include "autograd/engine.h"
 #include "autograd/extra.h"
-#include "autograd/running.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {

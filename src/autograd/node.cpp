@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "autograd/extra.h"
-#include "autograd/running.h"
 #include "core/recycled.h"
 #include "core/scale_parts.h"
 
@@ -156,36 +155,6 @@ Tensor Node::out(int i) const {
         meta.output = std::uint32_t(i);
     }
     return y;
-}
-
-bool Node::needs(int i) const {
-    if (!edges[std::size_t(i)].needed()) return false;
-    const Running* running = running_backward();
-    return !running || running->wants(*this, i);
-}
-
-Tensor Node::accumulator(int i) const {
-    const Running* running = running_backward();
-    const Tensor& leaf = edges[std::size_t(i)].leaf;
-    if (!running || !leaf.defined() || !running->may_accumulate_in_place(leaf)) return {};
-    return leaf->grad_meta->gradient.add_in_place(running->scaled());
-}
-
-Tensor Node::take_waiting(int i, bool alone) const {
-    Running* const running = running_backward();
-    return running ? running->take_waiting(edges[std::size_t(i)], alone) : Tensor();
-}
-
-bool Node::sole_consumer(int i) const {
-    const Running* running = running_backward();
-    return running && running->sole_way(edges[std::size_t(i)]);
-}
-
-void Node::send_inner(int i, const Tensors& gradients) const {
-    const Ref<Node>& to = edges[std::size_t(i)].node;
-    assert(gradients.size() <= to->row->inner_gradients);
-    for (std::size_t place = 0; place < gradients.size(); ++place)
-        if (gradients[place].defined()) running_backward()->send_inner(to, place, gradients[place]);
 }
 
 void Node::connect(Edge edge, const Meta& input) {

@@ -1,6 +1,6 @@
 #include "autograd/op_observer.h"
 
-#include "autograd/running.h"
+#include "autograd/engine.h"
 #include "autograd/state.h"
 
 namespace mezzo {

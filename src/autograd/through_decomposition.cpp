@@ -1,7 +1,6 @@
 #include <utility>
 
 #include "autograd/extra.h"
-#include "autograd/running.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "autograd/op_observer.h"
-#include "autograd/running.h"
 #include "autograd/state.h"
 #include "core/tensor_impl.h"
 #include "insight/nvtx.h"

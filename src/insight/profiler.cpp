@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "autograd/running.h"
 #include "autograd/state.h"
 #include "core/tensor_impl.h"
 #include "insight/flops.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "autograd/running.h"
+#include "autograd/extra.h"
 #include "core/enumerators.h"
 #include "kernels/dispatch.h"
 #include "kernels/recurrent.h"

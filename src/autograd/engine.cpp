@@ -1,0 +1,210 @@
+#include "autograd/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "autograd/extra.h"
+#include "autograd/op_observer.h"
+#include "mezzo/ops.h"
+
+namespace mezzo {
+
+namespace {
+
+thread_local Engine* current = nullptr;
+
+// Makes an engine the one that runs on this thread, and turns autocast off.
+class [[nodiscard]] RunScope {
+public:
+    explicit RunScope(Engine* engine) : previous_(current) { current = engine; }
+    ~RunScope() { current = previous_; }
+    RunScope(const RunScope&) = delete;
+    RunScope& operator=(const RunScope&) = delete;
+
+private:
+    Engine* previous_;
+    NoAutocast plain_;
+};
+
+// The gradient of input i in the input's shape and dtype. Broadcasting and autocast's conversions are undone
+// here, once.
+Tensor reduce_to_input(const Node& node, int i, Tensor gradient) {
+    const Meta& input = node.inputs[std::size_t(i)];
+    if (!(gradient.shape() == input.shape)) gradient = sum_to(gradient, input.shape);
+    if (gradient.dtype() != input.dtype) gradient = cast(gradient, input.dtype);
+    check(gradient.device() == input.device, ErrorKind::device, node.row->name, ": the gradient of input ", i,
+          " is on ", gradient.device(), ", the input on ", input.device);
+    return gradient;
+}
+
+bool older(const Node* a, const Node* b) { return a->sequence < b->sequence; }
+
+void release(Node& node) {
+    node.released = true;
+    node.saved_inputs.clear();
+    node.saved_outputs.clear();
+    if (node.extra && node.extra->function) node.extra->function->release();
+}
+
+}  // namespace
+
+Engine* running_backward() { return current; }
+
+ReadyQueue::Entry* ReadyQueue::find(const Node& node) {
+    const auto found = entries_.find(&node);
+    return found != entries_.end() ? &found->second : nullptr;
+}
+
+ReadyQueue::Entry& ReadyQueue::operator[](const Ref<Node>& node) {
+    if (Entry* const found = find(*node)) return *found;
+    heap_.push_back(node.get());
+    std::push_heap(heap_.begin(), heap_.end(), older);
+    Entry* entry = nullptr;
+    if (spare_.empty()) {
+        entry = &entries_[node.get()];
+    } else {
+        spare_.back().key() = node.get();
+        entry = &entries_.insert(std::move(spare_.back())).position->second;
+        spare_.pop_back();
+    }
+    entry->node = node;
+    entry->gradients.resize(node->outputs.size() + node->row->inner_gradients);
+    entry->scaled = 0;
+    return *entry;
+}
+
+ReadyQueue::Slot ReadyQueue::take_newest() {
+    std::pop_heap(heap_.begin(), heap_.end(), older);
+    Slot slot = entries_.extract(heap_.back());
+    heap_.pop_back();
+    return slot;
+}
+
+// A pass inside of another one begins with the scale state of the node that the other one visits.
+Engine::Engine(GradTargets* targets, bool create_graph, bool retain_graph, Engine* parent)
+    : targets_(targets),
+      create_graph_(create_graph),
+      retain_graph_(retain_graph),
+      parent_(parent),
+      scaled_(current != nullptr ? current->scaled_ : 0) {}
+
+void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
+    try {
+        propagate(outputs, grad_outputs);
+    } catch (const std::exception& error) {
+        if (watch_) watch_->abandon(error.what());
+        throw;
+    }
+}
+
+void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
+    const bool observed = BackwardObserver::any() && !targets_ && current == nullptr;
+    RunScope scope(this);
+    if (targets_ && !parent_) targets_->find_paths(outputs);
+    const auto go = [&] {
+        if (observed) notify_begin(outputs, grad_outputs);
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+            Tensor gradient = root_gradient(outputs[i], grad_outputs, i);
+            send(edge_of(outputs[i]), std::move(gradient));
+        }
+        Observers::tell([&](OpObserver& one) { one.backward_begins(outputs); });
+        while (!queue_.empty()) visit_newest();
+        deliver_hooked();
+        if (targets_ && !parent_) targets_->run_leaf_hooks();
+        if (watch_) watch_->end();
+    };
+    if (create_graph_) {
+        EnableGrad scope_recording;
+        go();
+    } else {
+        NoGrad scope_plain;
+        go();
+    }
+}
+
+// Errors of the root gradients are thrown before observers are notified: observers on other machines might
+// wait for the end of this backward pass.
+void Engine::notify_begin(const Tensors& outputs, const Tensors& grad_outputs) {
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+        static_cast<void>(root_gradient(outputs[i], grad_outputs, i));
+    watch_ = std::make_unique<BackwardWatch>(outputs, create_graph_);
+    watch_->begin();
+}
+
+void Engine::visit_newest() {
+    ReadyQueue::Slot slot = queue_.take_newest();
+    ReadyQueue::Entry& entry = slot.mapped();
+    scaled_ = entry.scaled;
+    if (watch_) watch_->visiting(*entry.node);
+    visit(*entry.node, entry.gradients);
+    if (watch_) watch_->next(queue_.newest());
+    entry.gradients.clear();
+    entry.node = {};
+    queue_.recycle(std::move(slot));
+}
+
+void Engine::visit(Node& node, Tensors& gradients) {
+    if (node.extra && !node.extra->hooks.empty())
+        for (std::size_t j = 0; j < gradients.size(); ++j)
+            if (gradients[j].defined())
+                gradients[j] = run_hooks(node.extra->hooks, std::uint32_t(j), gradients[j]);
+    if (targets_) {
+        targets_->collect(node, gradients);
+        if (!parent_ && !targets_->leads_to_target(node)) return;
+    }
+    check(!node.released, ErrorKind::state, node.row->name,
+          ": backward has already freed this part of the graph; pass retain_graph = true to the first "
+          "backward");
+    if (node.scales != 0) add_scale(node.scales);
+    Observers::tell([&](OpObserver& one) { one.visiting(node); });
+    const WatchedNode scope(node);
+    Tensors result = gradients_of_inputs(node, gradients);
+    gradients.clear();
+    tell_accumulated(node, result);
+    for (int i = 0; i < int(result.size()); ++i) {
+        Tensor& gradient = result[std::size_t(i)];
+        if (!gradient.defined() || !needs(node, i)) continue;
+        gradient = reduce_to_input(node, i, std::move(gradient));
+        Observers::tell([&](OpObserver& one) { one.gradient(node, i, gradient); });
+        send(node.edges[std::size_t(i)], std::move(gradient));
+    }
+    if (!retain_graph_) release(node);
+}
+
+Tensors Engine::gradients_of_inputs(const Node& node, const Tensors& gradients) const {
+    Tensors result;
+    if (node.extra && node.extra->function) {
+        result = node.extra->function->backward(node, gradients);
+    } else {
+        result = node.row->vjp ? node.row->vjp(node, gradients)
+                               : through_decomposition(node, gradients, create_graph_);
+    }
+    check(result.size() <= node.edges.size(), ErrorKind::state, node.row->name, ": its gradient has ",
+          result.size(), " results for ", node.edges.size(), " inputs");
+    return result;
+}
+
+void Engine::add_scale(ScaleParts parts) {
+    scaled_ = sum_of_parts(scaled_, parts);
+    if (parent_) parent_->add_scale(parts);
+}
+
+void Engine::send(const Edge& edge, Tensor gradient) {
+    if (edge.leaf.defined())
+        deliver(edge.leaf, std::move(gradient), scaled_);
+    else
+        send(edge.node, edge.output, std::move(gradient));
+}
+
+// Adds a gradient to the node's gradient `index`: of a result, or, after the results, of a value inside the
+// op (LinearInner).
+void Engine::send(const Ref<Node>& node, std::size_t index, Tensor gradient) {
+    ReadyQueue::Entry& entry = queue_[node];
+    entry.scaled = sum_of_parts(entry.scaled, scaled_);
+    Tensor& sum = entry.gradients[index];
+    const bool is_sum = sum.defined();
+    add(sum, std::move(gradient));
+    if (is_sum) Observers::tell([&](OpObserver& one) { one.sum(*node, sum); });
+}
+
+}  // namespace mezzo

@@ -1,0 +1,162 @@
+// Engine of backward passes. It visits the nodes of a graph newest first, which is a topological order
+// because a node is newer than all nodes that it depends on:
+//
+//     engine.cpp        visits a node, runs its gradient, and sends the results along its edges
+//     accumulate.cpp    adds the gradients that reach a leaf
+//     grad_targets.cpp  autograd::grad(): finds the nodes that lead to its inputs, collects their gradients
+//     grad_fusion.cpp   answers the questions of a gradient function: Node::accumulator() and others
+//     backward.cpp      public functions, nested backward passes
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "autograd/observer.h"
+#include "autograd/row.h"
+#include "core/scale_parts.h"
+
+namespace mezzo {
+
+// Nodes that have gradients and have not been visited. The newest, by sequence number, is the next one.
+class ReadyQueue {
+public:
+    struct Entry {
+        Ref<Node> node = {};
+        Tensors gradients = {};  // of the node's results, then of its inner values (Row)
+        ScaleParts scaled = 0;   // scale state of the gradients
+    };
+    using Slot = std::unordered_map<const Node*, Entry>::node_type;
+
+    bool empty() const { return heap_.empty(); }
+    // Sequence number of the next node; 0: the queue is empty.
+    std::uint64_t newest() const { return heap_.empty() ? 0 : heap_.front()->sequence; }
+    Entry* find(const Node& node);             // null if the node is not in the queue
+    Entry& operator[](const Ref<Node>& node);  // the node's entry, which is made if there is none
+    Slot take_newest();                        // removes and returns the next node
+    void recycle(Slot&& slot) { spare_.push_back(std::move(slot)); }
+
+private:
+    std::unordered_map<const Node*, Entry> entries_;
+    std::vector<Slot> spare_;        // of visited nodes, for the next ones
+    std::vector<const Node*> heap_;  // by sequence, newest on top
+};
+
+// Inputs of autograd::grad(), or of a nested backward pass, with the gradients that are collected for them.
+class GradTargets {
+public:
+    // Throws Error(state) if an input is not part of a graph.
+    explicit GradTargets(const Tensors& inputs);
+
+    // Finds the nodes from which a target can be reached.
+    void find_paths(const Tensors& outputs);
+    // Whether a gradient that arrives at the node, or goes along the edge, contributes to a target.
+    bool leads_to_target(const Node& node) const { return nodes_.contains(&node); }
+    bool leads_to_target(const Edge& edge) const;
+
+    // Whether a result of the node is a target.
+    bool includes_result_of(const Node& node) const;
+    // The collected gradient of a leaf; null if it is no target.
+    Tensor* gradient_of(const Tensor& leaf);
+    // Stores the gradients of those results of the node that are targets.
+    void collect(const Node& node, const Tensors& gradients);
+    // Runs the hooks of targets that are leaves.
+    void run_leaf_hooks();
+    // The gradient of input i, undefined if there is none. The same input may be listed twice.
+    Tensor gradient(std::size_t i) const;
+
+private:
+    // A leaf, or one result of a node.
+    struct Target {
+        TensorImpl* leaf = nullptr;
+        Node* node = nullptr;
+        std::uint32_t output = 0;
+        Tensor gradient = {};
+        bool same_tensor(const Target& other) const {
+            return leaf == other.leaf && node == other.node && output == other.output;
+        }
+    };
+    const Target* leaf_target(const Tensor& leaf) const;
+
+    std::vector<Target> targets_;
+    std::unordered_set<const Node*> nodes_;  // that lead to a target
+};
+
+// One backward pass.
+class Engine {
+public:
+    // targets: collects their gradients; null: leaves accumulate into grad(). parent: the backward pass that
+    // runs this one, of a checkpoint, inside of itself. It gets the gradients of leaves that are no targets.
+    Engine(GradTargets* targets, bool create_graph, bool retain_graph, Engine* parent);
+
+    void run(const Tensors& outputs, const Tensors& grad_outputs);
+
+    bool create_graph() const { return create_graph_; }
+    // Adds `parts` to the scale state of the gradients of the node that is being visited, for a node that
+    // multiplied by a scale.
+    void add_scale(ScaleParts parts);
+
+    // Questions of gradient functions, which Node passes on (grad_fusion.cpp).
+    // Whether the gradient of input i of the node leads to a requested gradient.
+    bool needs(const Node& node, int i) const;
+    // Memory of leaf's grad() for a kernel that adds to it; undefined if no kernel may.
+    Tensor accumulator(const Tensor& leaf) const;
+    // Removes and returns the accumulated gradient of the result that the edge leads to.
+    Tensor take_pending(const Edge& edge, bool alone);
+    // Whether the edge is the only use of its node, and neither a hook nor grad() reads the gradient there.
+    bool is_sole_consumer(const Edge& edge);
+    // Adds gradients of values inside of the op of `node`.
+    void send_inner(const Ref<Node>& node, const Tensors& gradients);
+
+private:
+    struct HookedLeaf {
+        Tensor leaf, sum;
+        ScaleParts scaled;
+    };
+    void propagate(const Tensors& outputs, const Tensors& grad_outputs);
+    void notify_begin(const Tensors& outputs, const Tensors& grad_outputs);
+    void visit_newest();
+    void visit(Node& node, Tensors& gradients);
+    Tensors gradients_of_inputs(const Node& node, const Tensors& gradients) const;
+    void send(const Edge& edge, Tensor gradient);
+    void send(const Ref<Node>& node, std::size_t index, Tensor gradient);
+
+    void add(Tensor& sum, Tensor gradient) const;
+    void deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled);
+    void deliver_hooked();
+    void accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const;
+
+    GradTargets* targets_;
+    bool create_graph_, retain_graph_;
+    Engine* parent_;
+    ScaleParts scaled_;  // scale state of the gradients of the node that is being visited
+    ReadyQueue queue_;
+    std::vector<HookedLeaf> hooked_;        // leaves with hooks, which run on the total
+    std::unique_ptr<BackwardWatch> watch_;  // only with observers
+};
+
+// The engine that runs on this thread; null outside of a backward pass.
+Engine* running_backward();
+
+// Whether the elements of x may be overwritten: there is no other reference to it or to its memory. Acquire:
+// another thread's accesses to the elements, before it dropped its reference, happen before the writes.
+inline bool owned_alone(const Tensor& x) {
+    return x->refs.load(std::memory_order_acquire) == 1 &&
+           x->storage->refs.load(std::memory_order_acquire) == 1 && x.is_contiguous();
+}
+
+// Runs the hooks of a leaf on its total gradient. A callback may have removed them since the first part came.
+Tensor after_hooks(const Tensor& leaf, Tensor gradient);
+
+// The gradient with which a backward pass starts at output i: the given one, or 1 for one element. Throws if
+// the output has no history, or the given gradient does not fit.
+Tensor root_gradient(const Tensor& output, const Tensors& grad_outputs, std::size_t i);
+
+// d(outputs)/d(inputs) inside a running backward pass. Gradients of leaves that are not among `inputs` go to
+// the running one.
+Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs);
+
+}  // namespace mezzo
