@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the pages in docs/, the README and CONTRIBUTING: every link leads to a file and a heading that exist, every
-C++ block is code that the suite compiles and runs, every quote is in a file that its page names, every page in docs/
-shows code on its first screen, links to pages by their titles, and the site's navigation has every page under the name of its folder.
+C++ block is code that the suite compiles and runs, every quote is in a file that its page names, every source that a
+page names exists, every page in docs/ shows code on its first screen and links to pages by their titles, and the
+site's navigation has every page under the name of its folder.
 
     docs_test.py ROOT          checks that tree
     docs_test.py ROOT --check  checks that damaged pages are found"""
@@ -61,6 +62,13 @@ def quote_problems(root, name, text):
             yield from (f"{name}: no file that it names has the line {line}" for line in block.strip().split("\n") if line.strip() not in lines)
 
 
+def path_problems(root, name, text):
+    """Sources that a page names by their path from the root."""
+    for path in re.findall(r"`((?:src|include|cuda|tests|tools|samples)/[\w./-]+\.\w+)`", FENCE.sub("", text)):
+        if not (root / path).is_file():
+            yield f"{name}: there is no file {path}"
+
+
 def first_screen_problems(name, text):
     first = FENCE.search(text)
     if first is None or first.start() > FIRST_SCREEN:
@@ -94,6 +102,7 @@ def problems(root, changed=None):
         yield from link_problems(root, name, text)
         yield from code_problems(name, text, compiled, programs)
         yield from quote_problems(root, name, text)
+        yield from path_problems(root, name, text)
         if name.startswith("docs/"):
             yield from first_screen_problems(name, text)
             yield from title_problems(name, text)
@@ -106,6 +115,7 @@ def check(root):
     damages = {"no none.md": text + "\n[a](none.md)\n", "no heading #none in numerics.md": text + "\n[a](numerics.md#none)\n",
                "no heading #nowhere in docs/guide/scaler.md": text + "\n[a](#nowhere)\n",
                "not the page's title": text + "\n[numerics.md](numerics.md)\n",
+               "no file src/core/none.h": text + "\n`src/core/none.h`\n",
                "no test compiles": text + "\n```cpp\nint i;\n```\n",
                "has the line int i;": text + "\n```c\nint i;\n```\n",
                "no code on the first screen": text.replace("\n", "\n" + 2000 * " ", 1)}
