@@ -53,7 +53,7 @@ void Engine::deliver_hooked() {
 
 // Adds to leaf.grad(). A first gradient is written to the memory that the leaf's hook has for it (a bucket).
 // Without such memory, a gradient without other references becomes grad() itself; any other is copied,
-// because later gradients are added in place.
+// because later gradients are added to grad() itself.
 void Engine::accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const {
     GradientSlot& slot = leaf->grad_meta->gradient;
     slot.add(std::move(gradient), scaled, [this, &slot](Tensor& total, Tensor more) {

@@ -1,6 +1,7 @@
 #include "autograd/engine.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "autograd/extra.h"
@@ -37,8 +38,6 @@ Tensor reduce_to_input(const Node& node, int i, Tensor gradient) {
     return gradient;
 }
 
-bool older(const Node* a, const Node* b) { return a->sequence < b->sequence; }
-
 void release(Node& node) {
     node.released = true;
     node.saved_inputs.clear();
@@ -50,34 +49,52 @@ void release(Node& node) {
 
 Engine* running_backward() { return current; }
 
+std::uint64_t ReadyQueue::newest() const {
+    if (!recent_.empty()) return recent_.back().node->sequence;
+    return older_.empty() ? 0 : older_.rbegin()->first;
+}
+
+std::vector<ReadyQueue::Entry>::iterator ReadyQueue::position(std::uint64_t sequence) {
+    return std::lower_bound(recent_.begin(), recent_.end(), sequence,
+                            [](const Entry& e, std::uint64_t s) { return e.node->sequence < s; });
+}
+
 ReadyQueue::Entry* ReadyQueue::find(const Node& node) {
-    const auto found = entries_.find(&node);
-    return found != entries_.end() ? &found->second : nullptr;
+    if (is_older(node.sequence)) {
+        const auto found = older_.find(node.sequence);
+        return found != older_.end() ? &found->second : nullptr;
+    }
+    const auto at = position(node.sequence);
+    return at != recent_.end() && at->node.get() == &node ? &*at : nullptr;
 }
 
 ReadyQueue::Entry& ReadyQueue::operator[](const Ref<Node>& node) {
     if (Entry* const found = find(*node)) return *found;
-    heap_.push_back(node.get());
-    std::push_heap(heap_.begin(), heap_.end(), older);
-    Entry* entry = nullptr;
-    if (spare_.empty()) {
-        entry = &entries_[node.get()];
-    } else {
-        spare_.back().key() = node.get();
-        entry = &entries_.insert(std::move(spare_.back())).position->second;
+    Entry entry{.node = node};
+    if (!spare_.empty()) {
+        entry.gradients = std::move(spare_.back());
         spare_.pop_back();
     }
-    entry->node = node;
-    entry->gradients.resize(node->outputs.size() + node->row->inner_gradients);
-    entry->scaled = 0;
-    return *entry;
+    entry.gradients.resize(node->outputs.size() + node->row->inner_gradients);
+    if (recent_.size() == most_recent && !is_older(node->sequence)) {
+        older_.emplace_hint(older_.end(), recent_.front().node->sequence, std::move(recent_.front()));
+        recent_.erase(recent_.begin());
+    }
+    if (is_older(node->sequence)) return older_.emplace(node->sequence, std::move(entry)).first->second;
+    return *recent_.insert(position(node->sequence), std::move(entry));
 }
 
-ReadyQueue::Slot ReadyQueue::take_newest() {
-    std::pop_heap(heap_.begin(), heap_.end(), older);
-    Slot slot = entries_.extract(heap_.back());
-    heap_.pop_back();
-    return slot;
+ReadyQueue::Entry ReadyQueue::take_newest() {
+    assert(!empty());
+    if (recent_.empty()) return std::move(older_.extract(std::prev(older_.end())).mapped());
+    Entry entry = std::move(recent_.back());
+    recent_.pop_back();
+    return entry;
+}
+
+void ReadyQueue::recycle(Tensors&& gradients) {
+    assert(gradients.empty());
+    if (!empty()) spare_.push_back(std::move(gradients));  // otherwise the pass is over
 }
 
 // A pass inside of another one begins with the scale state of the node that the other one visits.
@@ -132,15 +149,14 @@ void Engine::notify_begin(const Tensors& outputs, const Tensors& grad_outputs) {
 }
 
 void Engine::visit_newest() {
-    ReadyQueue::Slot slot = queue_.take_newest();
-    ReadyQueue::Entry& entry = slot.mapped();
+    ReadyQueue::Entry entry = queue_.take_newest();
     scaled_ = entry.scaled;
     if (watch_) watch_->visiting(*entry.node);
     visit(*entry.node, entry.gradients);
     if (watch_) watch_->next(queue_.newest());
     entry.gradients.clear();
     entry.node = {};
-    queue_.recycle(std::move(slot));
+    queue_.recycle(std::move(entry.gradients));
 }
 
 void Engine::visit(Node& node, Tensors& gradients) {

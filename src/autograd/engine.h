@@ -9,10 +9,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "autograd/observer.h"
@@ -29,20 +28,30 @@ public:
         Tensors gradients = {};  // of the node's results, then of its inner values (Row)
         ScaleParts scaled = 0;   // scale state of the gradients
     };
-    using Slot = std::unordered_map<const Node*, Entry>::node_type;
-
-    bool empty() const { return heap_.empty(); }
-    // Sequence number of the next node; 0: the queue is empty.
-    std::uint64_t newest() const { return heap_.empty() ? 0 : heap_.front()->sequence; }
-    Entry* find(const Node& node);             // null if the node is not in the queue
-    Entry& operator[](const Ref<Node>& node);  // the node's entry, which is made if there is none
-    Slot take_newest();                        // removes and returns the next node
-    void recycle(Slot&& slot) { spare_.push_back(std::move(slot)); }
+    bool empty() const { return newest() == 0; }
+    std::uint64_t newest() const;   // sequence number of the next node; 0: the queue is empty
+    Entry* find(const Node& node);  // null if the node is not in the queue
+    // The node's entry, which is made if there is none. The reference is valid until the next call.
+    Entry& operator[](const Ref<Node>& node);
+    // Removes and returns the next node. The queue is not empty.
+    Entry take_newest();
+    // Keeps the empty list of a visited node for a node to come.
+    void recycle(Tensors&& gradients);
 
 private:
-    std::unordered_map<const Node*, Entry> entries_;
-    std::vector<Slot> spare_;        // of visited nodes, for the next ones
-    std::vector<const Node*> heap_;  // by sequence, newest on top
+    // Both are sorted by sequence number, and all of recent_ is newer than all of older_. A sorted vector
+    // takes one allocation for all nodes, but an insertion moves the entries behind it. So its length is
+    // limited, and older entries go to a map: in a graph with 100,000 waiting nodes an insertion still
+    // takes logarithmic time.
+    static constexpr std::size_t most_recent = 64;
+    std::vector<Entry> recent_;
+    std::map<std::uint64_t, Entry> older_;
+    std::vector<Tensors> spare_;
+
+    bool is_older(std::uint64_t sequence) const {
+        return !older_.empty() && sequence <= older_.rbegin()->first;
+    }
+    std::vector<Entry>::iterator position(std::uint64_t sequence);
 };
 
 // Inputs of autograd::grad(), or of a nested backward pass, with the gradients that are collected for them.
