@@ -1,26 +1,8 @@
 // Public functions that run a backward pass, and passes inside of a running one.
 #include "autograd/engine.h"
-#include "autograd/seed.h"
 #include "mezzo/autograd.h"
-#include "mezzo/ops.h"
 
 namespace mezzo {
-
-Tensor root_gradient(const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
-    check(output.defined() && tracked(output), ErrorKind::state, "backward: output ", i,
-          " does not require grad; it has no recorded history");
-    if (i < grad_outputs.size() && grad_outputs[i].defined()) {
-        const Tensor& given = grad_outputs[i];
-        check(given.shape() == output.shape(), ErrorKind::shape, "backward: the gradient has shape ",
-              given.shape(), ", the output ", output.shape());
-        check(given.device() == output.device(), ErrorKind::device, "backward: the gradient is on ",
-              given.device(), ", the output on ", output.device());
-        return given.dtype() == output.dtype() ? given : cast(given, output.dtype());
-    }
-    check(output.numel() == 1, ErrorKind::shape, "backward: the output has shape ", output.shape(),
-          "; only a one-element output has an implied gradient, pass one");
-    return implied_seed(output);
-}
 
 Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs) {
     GradTargets targets(inputs);

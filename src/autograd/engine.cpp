@@ -6,6 +6,7 @@
 
 #include "autograd/extra.h"
 #include "autograd/op_observer.h"
+#include "autograd/root_gradient.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {

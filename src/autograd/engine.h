@@ -160,10 +160,6 @@ inline bool owned_alone(const Tensor& x) {
 // Runs the hooks of a leaf on its total gradient. A callback may have removed them since the first part came.
 Tensor after_hooks(const Tensor& leaf, Tensor gradient);
 
-// The gradient with which a backward pass starts at output i: the given one, or 1 for one element. Throws if
-// the output has no history, or the given gradient does not fit.
-Tensor root_gradient(const Tensor& output, const Tensors& grad_outputs, std::size_t i);
-
 // d(outputs)/d(inputs) inside a running backward pass. Gradients of leaves that are not among `inputs` go to
 // the running one.
 Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs);

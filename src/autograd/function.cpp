@@ -150,13 +150,13 @@ struct Checkpoint final : NodeFunction {
     bool opaque() const override { return true; }
 
     Tensors differentiate(const Node& node, const Tensors& y, const Tensors& g, const Tensors& wanted) const {
-        Tensors outputs, seeds;
+        Tensors outputs, root_gradients;
         for (std::size_t j = 0; j < y.size(); ++j)
             if (g[j].defined() && tracked(y[j])) {
                 outputs.push_back(y[j]);
-                seeds.push_back(g[j]);
+                root_gradients.push_back(g[j]);
             }
-        const Tensors gradients = nested_backward(outputs, seeds, wanted);
+        const Tensors gradients = nested_backward(outputs, root_gradients, wanted);
         Tensors result(node.edges.size());
         for (std::size_t i = 0, k = 0; i < result.size(); ++i)
             if (node.edges[i].needed()) result[i] = gradients[k++];

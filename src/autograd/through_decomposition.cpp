@@ -30,14 +30,14 @@ Tensors through_decomposition(const Node& node, const Tensors& g, bool create_gr
         }
         y = decomposed(*node.row, x, node.at.value());
     }
-    Tensors outputs, seeds;
+    Tensors outputs, root_gradients;
     for (std::size_t j = 0; j < y.size() && j < g.size(); ++j)
         if (g[j].defined() && tracked(y[j])) {
             outputs.push_back(y[j]);
-            seeds.push_back(g[j].dtype() == y[j].dtype() ? g[j] : cast(g[j], y[j].dtype()));
+            root_gradients.push_back(g[j].dtype() == y[j].dtype() ? g[j] : cast(g[j], y[j].dtype()));
         }
     const Tensors gradients = autograd::grad(outputs, wanted,
-                                             {.grad_outputs = seeds,
+                                             {.grad_outputs = root_gradients,
                                               .retain_graph = create_graph,
                                               .create_graph = create_graph,
                                               .allow_unused = true});

@@ -1,4 +1,4 @@
-#include "autograd/seed.h"
+#include "autograd/root_gradient.h"
 
 #include <map>
 #include <mutex>
@@ -14,9 +14,9 @@ namespace mezzo {
 namespace {
 
 // Allocates from the backend, outside of memory statistics and limits, for tensors that are never freed.
-class KeptMemory final : public MemoryHook {
+class RootMemory final : public MemoryHook {
 public:
-    explicit KeptMemory(Device device) : MemoryHook(device) {}
+    explicit RootMemory(Device device) : MemoryHook(device) {}
     Block* allocate(std::size_t bytes) override {
         const std::size_t size = block_size(bytes);
         void* const memory = backend_of("backward", device_).allocate(device_.index, size);
@@ -31,7 +31,7 @@ public:
 
 // The storage of a reusable root gradient of 1. It is handed out only while it has no other reference, so
 // that two backward passes never share it, also not through a gradient that it was passed on as.
-class KeptOne {
+class ReusableOne {
 public:
     // Null while it has other references, or if the device has no memory for it.
     Ref<Storage> take(Device device, Dtype dtype) {
@@ -47,7 +47,7 @@ public:
 
 private:
     void make(Device device) {
-        const KeptMemory memory(device);
+        const RootMemory memory(device);
         try {
             storage_ = allocate_storage(sizeof(double), device);
         } catch (const Error& e) {
@@ -62,25 +62,41 @@ private:
     std::uint64_t written_ = never;  // the version in which it is one
 };
 
-Ref<Storage> kept_one(Device device, Dtype dtype) {
+Ref<Storage> reusable_one(Device device, Dtype dtype) {
     static auto& mutex = *new std::mutex;
-    static auto& kept =
-        *new std::map<std::tuple<DeviceType, int, Dtype>, KeptOne>;  // the device may be gone first
+    static auto& ones =
+        *new std::map<std::tuple<DeviceType, int, Dtype>, ReusableOne>;  // the device may be gone first
     const std::lock_guard lock(mutex);
-    return kept[{device.type(), device.index, dtype}].take(device, dtype);
+    return ones[{device.type(), device.index, dtype}].take(device, dtype);
 }
 
-}  // namespace
-
-Tensor implied_seed(const Tensor& output) {
+Tensor implied_gradient(const Tensor& output) {
     const Device device = output.device();
     // Writing on the CPU costs nothing. Under a MemoryHook and in a capture a new tensor is made.
     const bool keeps = device.type() != DeviceType::cpu && MemoryHook::of(device) == nullptr &&
                        StepGraph::capturing() == nullptr;
     if (keeps)
-        if (const Ref<Storage> one = kept_one(device, output.dtype()))
+        if (const Ref<Storage> one = reusable_one(device, output.dtype()))
             return make_tensor(one, output.shape(), contiguous_strides(output.shape()), 0, output.dtype());
     return ones_like(output);
+}
+
+}  // namespace
+
+Tensor root_gradient(const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
+    check(output.defined() && tracked(output), ErrorKind::state, "backward: output ", i,
+          " does not require grad; it has no recorded history");
+    if (i < grad_outputs.size() && grad_outputs[i].defined()) {
+        const Tensor& given = grad_outputs[i];
+        check(given.shape() == output.shape(), ErrorKind::shape, "backward: the gradient has shape ",
+              given.shape(), ", the output ", output.shape());
+        check(given.device() == output.device(), ErrorKind::device, "backward: the gradient is on ",
+              given.device(), ", the output on ", output.device());
+        return given.dtype() == output.dtype() ? given : cast(given, output.dtype());
+    }
+    check(output.numel() == 1, ErrorKind::shape, "backward: the output has shape ", output.shape(),
+          "; only a one-element output has an implied gradient, pass one");
+    return implied_gradient(output);
 }
 
 }  // namespace mezzo
