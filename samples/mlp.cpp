@@ -67,8 +67,9 @@ void compare(mz::Device device, std::int64_t steps) {
 
 int main(int argc, char** argv) try {
     mz::set_log_sink([](std::string_view line) { fmt::print(stderr, "{}\n", line); });
-    const std::int64_t steps = argc > 1 ? std::atoll(argv[1]) : 200;
-    if (steps < 1 || argc > 3) {
+    char* end = nullptr;
+    const std::int64_t steps = argc > 1 ? std::strtoll(argv[1], &end, 10) : 200;
+    if (steps < 1 || (end != nullptr && *end != '\0') || argc > 3) {
         fmt::print(stderr, "usage: mlp [STEPS [DEVICE]], such as: mlp 200 cuda:0\n");
         return 2;
     }

@@ -95,7 +95,7 @@ bool StepResult::skipped() const {
     if (kind_ != Kind::on_device) return false;
     check(state_.version() == version_, ErrorKind::state,
           "StepResult: the optimizer has gone on since this step; ask before its next unscale_ or step");
-    return optim::read_state<StepState>(state_).found_inf != 0;
+    return optim::read_struct<StepState>(state_).found_inf != 0;
 }
 
 bool StepResult::stepped() const {
@@ -418,7 +418,7 @@ void GradScaler::update(const Tensor& new_scale) {
 
 ScalerSnapshot ScalerImpl::snapshot() const {
     if (!state.defined()) return {initial, false};
-    const auto on_device = optim::read_state<ScalerState>(state);
+    const auto on_device = optim::read_struct<ScalerState>(state);
     const bool checked = any_checked();
     const ScalerSnapshot now{checked ? on_device.previous : on_device.current,
                              checked && on_device.found_inf != 0};

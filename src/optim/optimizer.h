@@ -42,7 +42,7 @@ struct Group {
 
 class CustomOptimizer;
 
-// What the Apex presets (amp/presets.cpp) store in an optimizer.
+// State of the Apex presets (amp/presets.cpp) in an optimizer.
 struct PresetState {
     bool initialized = false;      // by amp::initialize
     bool skips_next_step = false;  // amp::Handle::scale_loss has seen an overflow

@@ -214,7 +214,7 @@ void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indic
 
 void read_counts(OptimizerImpl& optimizer) {
     if (!optimizer.counts_on_device) return;
-    const auto counts = read_state<StepState>(optimizer.state);
+    const auto counts = read_struct<StepState>(optimizer.state);
     optimizer.applied = std::int64_t(counts.applied);
     optimizer.skipped = std::int64_t(counts.skipped);
     optimizer.counts_on_device = false;

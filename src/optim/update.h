@@ -32,7 +32,7 @@ struct GradientList {
 GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling);
 
 // The struct in a state tensor, such as StepState. Waits for the device.
-template <class State> State read_state(const Tensor& memory) {
+template <class State> State read_struct(const Tensor& memory) {
     static_assert(std::is_trivially_copyable_v<State>);
     State state;
     std::memcpy(&state, memory.to_vector<float>().data(), sizeof state);

@@ -70,7 +70,7 @@ def refuse(program, arguments, code, *words):
 
 
 def test_bad_arguments():
-    for arguments in ("0",), ("many",), ("1", "cpu", "more"), ("--help",):
+    for arguments in ("0",), ("5e2",), ("many",), ("1", "cpu", "more"), ("--help",):
         refuse(MLP, arguments, 2, "usage: mlp")
     refuse(MLP, ["1", "tpu"], 1, "tpu")
     refuse(MLP, ["1", "cuda:77"], 1, "cuda:77")
