@@ -1,4 +1,4 @@
-// Device times of the profiler: the emulated device's kernels, copies and fills, told by a stand-in for
+// Device times of the profiler: the emulated device's kernels, copies and fills, reported by a stand-in for
 // CUPTI.
 #include <dlfcn.h>
 #include <catch2/catch.hpp>

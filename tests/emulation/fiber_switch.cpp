@@ -4,7 +4,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-// System V ABI, AMD64 supplement, 3.2.1: rbx, rbp and r12 to r15 are kept, beside the stack pointer.
+// System V ABI, AMD64 supplement, 3.2.1: rbx, rbp and r12 to r15 are saved, as is the stack pointer.
 asm(R"(.text
 .globl mezzo_fiber_switch
 .type mezzo_fiber_switch,@function
@@ -33,8 +33,8 @@ void* mezzo::emulation::first_frame(char* stack_end, void (*entry)()) {
     return std::memcpy(stack_end - sizeof frame, frame, sizeof frame);
 }
 #elif defined(__aarch64__)
-// Procedure Call Standard for AArch64, 6.1: x19 to x30 and the lower halves of v8 to v15 are kept, beside the
-// stack pointer. A new fiber finds its function in x19, and 0 as the address to return to: the end of the
+// Procedure Call Standard for AArch64, 6.1: x19 to x30, the lower halves of v8 to v15 and the stack pointer
+// are saved. A new fiber finds its function in x19, and 0 as the address to return to: the end of the
 // chain of calls.
 asm(R"(.text
 .globl mezzo_fiber_switch

@@ -82,8 +82,7 @@ TEST_CASE("fused layers: each epilogue of the library in a training step", "[cud
     const Epilogue bgrad = relu ? Epilogue::drelu_bgrad : Epilogue::dgelu_tanh_bgrad;
     const Epilogue both = mixed ? alone : bgrad;  // the library has no float32 sums of 16-bit results
     const Epilogue none = Epilogue::none, bias = Epilogue::bias;
-    // of the bias of the last layer, whose gradient no layer above has made, beside the gradient of its
-    // weight
+    // The last layer's bias gradient, which no layer above has computed, with the gradient of its weight.
     const Epilogue sums = Epilogue::bgrad_b;
     SECTION("everything in the library") {
         CHECK(epilogues(relu, mixed) == std::multiset{forward, forward, bias, both, both, none, none, sums});

@@ -1,5 +1,5 @@
-// The emulator's graphs: the communication stream beside the main one in each order, and what a capture
-// refuses.
+// The emulator's graphs: the communication stream and the main one in each order, and calls that a
+// capture refuses.
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>

@@ -1,4 +1,4 @@
-// The streams of an emulated device: compute, copies beside it, and communication (communication.h). Each
+// The streams of an emulated device: compute, copies, and communication (communication.h). Each
 // does its work in the order in which it was queued. Work on the compute stream runs at once, or with
 // options.late_work when something waits for it. Copies run when something waits for them, or with
 // options.early_copies as soon as the order allows. So a missing wait gives wrong values.
