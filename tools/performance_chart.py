@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/internals/performance.md from the tables of measured training steps in
-docs/internals/benchmarks.md.
+"""Draws the pictures of docs/internals/benchmarks.md from its tables of measured training steps.
 
     tools/performance_chart.py docs/internals/benchmarks.md --out docs/internals"""
 import argparse

@@ -15,7 +15,7 @@ namespace mezzo {
 //              reference on a small problem, which takes milliseconds. If they differ, or the fast path
 //              fails, the reference is used and the reason is reported to the log sink (mezzo/log.h). The
 //              result is cached in the user's cache folder for this model of GPU, driver, library and version
-//              of mezzo (docs/internals/cuda.md, "Proof on first use").
+//              of mezzo (docs/internals/cuda.md, "Self-check on first use").
 //   on         uses the fast path without a self-check.
 //   off        uses the reference.
 // true and false convert to on and off.

@@ -255,7 +255,7 @@ def test_steps(bench):
 
 
 def test_predicted(bench):
-    """The model of BERT-base's step has the launches that a step has today, and its table is that of the document."""
+    """The model of BERT-base's step has the launches that a step has today."""
     run = subprocess.run([bench, "--case", "bert_base128", "--divide", "64", "--device", "cuda", "--precision", "bfloat16", "--profile", "1"],
                          capture_output=True, text=True, timeout=300)
     work = [piece["name"] for piece in report.json_lines(run.stdout)[0]["profile"]["work"]] if run.returncode == 0 else []
@@ -272,8 +272,6 @@ def test_predicted(bench):
         wanted[pattern] += count
         wanted[""] -= count
     check(left == wanted, f"launches of a step: {left - wanted} more, {wanted - left} less than the model has")
-    check(predict.table(rows) in (ROOT / "docs/internals/benchmarks.md").read_text(encoding="utf-8"),
-          "docs/internals/benchmarks.md has another table than tools/gpu/predict.py prints")
     check(predict.total(rows, "before")[0] == 528, "528 launches before")
 
 

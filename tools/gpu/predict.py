@@ -2,7 +2,7 @@
 """A model, and no measurement: what an eager bfloat16 step of BERT-base (batch 16, length 128, AdamW) should take on an H100, line by
 line, as it was at commit 931f222 and as it is. Launches were counted with the emulated device, and a test compares those of today.
 
-    tools/gpu/predict.py    # prints the table of docs/internals/benchmarks.md
+    tools/gpu/predict.py    # prints a table
 
 A kernel is taken to need the longer of its arithmetic and its bytes, at rates that are assumed, and a gap before it.
 """
