@@ -21,7 +21,7 @@ BAD = ("nan", "inf", "-inf", "-1", "-0.5", "1e400", "18446744073709551616", "-92
 
 POSITIONALS_BEFORE = {"seconds": ["1"]}
 # How many options with numbers a program has at least, where that is not 2.
-FEW_OPTIONS = {"bench_isa": 1, "time_gemm": 1, "gemm_errors": 0, "random_ops": 0}
+FEW_OPTIONS = {"bench_isa": 1, "parameter_hashes": 1, "time_gemm": 1, "gemm_errors": 0, "random_ops": 0}
 
 
 def run(*command, **options):
