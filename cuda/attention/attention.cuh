@@ -164,6 +164,8 @@ inline constexpr std::int64_t flash_max_length = std::int64_t(1) << 30;
 // Run the Tensor Core kernels. Return false, with nothing done, if the kernels do not support the operands.
 bool flash_attention_forward(const Attention& a, In in, Out out);
 bool flash_attention_backward(const Attention& a, In in, Out out);
+// In C = float or double, for any operands.
+template <class C> void plain_backward(const Attention& a, In in, Out out);
 // Requirements of both on the problem, and on an operand.
 bool flash_takes(const Attention& a, const Tensor& q);
 bool flash_reads(const Tensor& x, Dtype dtype);

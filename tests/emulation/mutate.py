@@ -34,15 +34,15 @@ CUDA = lists('cuda/meson.build')
 BACKEND = [*CUDA['cuda_sources'], *CUDA['cuda_kernels'], 'src/core/allocator.cpp']
 GROUPS = {
     'attention': {
-        'sources': ['cuda/attention/attention.cu', 'cuda/attention/flash_attention.cu', 'cuda/attention/flash_attention_grad.cu', 'cuda/backend.cpp',
-                    'src/core/allocator.cpp'],
+        'sources': ['cuda/attention/attention.cu', 'cuda/attention/attention_grad.cu', 'cuda/attention/flash_attention.cu',
+                    'cuda/attention/flash_attention_grad.cu', 'cuda/backend.cpp', 'src/core/allocator.cpp'],
         'tests': ['tests/cuda/cuda_attention_test.cpp', 'tests/cuda/mma_test.cpp', 'tests/cuda/mma_kernels.cu', 'tests/support/support.cpp'],
         # what the slow builds run: a few blocks of everything
         'cases': {'thread': 'mma:*,cuda attention: small*', 'address': 'mma:*,cuda attention: small*'},
     },
     'conv': {
-        'sources': ['cuda/conv/conv.cpp', 'cuda/conv/conv_implicit.cu', 'cuda/conv/conv_implicit_weight.cu', 'cuda/conv/im2col.cu', 'cuda/backend.cpp',
-                    'src/core/allocator.cpp'],
+        'sources': ['cuda/conv/conv.cpp', 'cuda/conv/conv_implicit.cu', 'cuda/conv/conv_implicit_weight.cu',
+                    'cuda/conv/conv_implicit_weight_bf16.cu', 'cuda/conv/im2col.cu', 'cuda/backend.cpp', 'src/core/allocator.cpp'],
         'tests': ['tests/cuda/cuda_conv_test.cpp', 'tests/cuda/cuda_implicit_conv_test.cpp', 'tests/support/support.cpp'],
         'cases': {'thread': 'cuda conv: small*', 'address': 'cuda conv: small*,cuda conv: no pixels*,cuda conv: matrices*'},
     },
@@ -63,8 +63,8 @@ WAIT = 'copy_async_wait<0>();'
 
 # group, file, text to find, which of its occurrences (from 0), replacement, build that must stop it
 MUTATIONS = [
-    *[('attention', 'cuda/attention/attention.cu', BARRIER, n, '', 'thread') for n in range(3)],
-    ('attention', 'cuda/attention/attention.cu', '__syncthreads_or(b.stage(t.b, b0, column + n * tile)) != 0', 0, 'b.stage(t.b, b0, column + n * tile)', 'thread'),
+    *[('attention', 'cuda/attention/attention_tiles.cuh', BARRIER, n, '', 'thread') for n in range(3)],
+    ('attention', 'cuda/attention/attention_tiles.cuh', '__syncthreads_or(b.stage(t.b, b0, column + n * tile)) != 0', 0, 'b.stage(t.b, b0, column + n * tile)', 'thread'),
     *[('attention', 'cuda/attention/flash_attention.cu', BARRIER, n, '', 'thread') for n in range(2)],
     *[('attention', 'cuda/attention/flash_attention_grad.cu', BARRIER, n, '', 'thread') for n in range(4)],
     ('attention', 'cuda/attention/flash_attention.cu', WAIT, 0, '', 'plain'),
@@ -83,11 +83,11 @@ MUTATIONS = [
     ('attention', 'cuda/attention/flash_attention_grad.cu', 'if (begin < end) {', 0, '{', 'plain'),
     ('attention', 'cuda/attention/flash_attention_grad.cu', 'first + n + r < a.query', 0, 'true', 'address'),
     ('attention', 'cuda/attention/flash_attention_grad.cu', 'i * 16 + half * 8 + lane_row();', 0, 'i * 16 + lane_row();', 'plain'),
-    ('attention', 'cuda/attention/attention.cu', 'left < warp_rows', 0, 'false', 'address'),
-    *[('attention', 'cuda/attention/attention.cu', '__syncwarp();', n, '', 'thread') for n in range(2)],
+    ('attention', 'cuda/attention/attention_grad.cu', 'left < warp_rows', 0, 'false', 'address'),
+    *[('attention', 'cuda/attention/attention_grad.cu', '__syncwarp();', n, '', 'thread') for n in range(2)],
     ('attention', 'cuda/attention/attention.cuh', 'if (total == C(0))', 0, 'if (false)', 'plain'),
-    ('attention', 'cuda/attention/attention.cu', 'row >= length || column >= a.dim', 0, 'column >= a.dim', 'address'),
-    ('attention', 'cuda/attention/attention.cu', 'r < rows && ', 0, '', 'address'),
+    ('attention', 'cuda/attention/attention_tiles.cuh', 'row >= length || column >= a.dim', 0, 'column >= a.dim', 'address'),
+    ('attention', 'cuda/attention/attention_tiles.cuh', 'r < rows && ', 0, '', 'address'),
     ('attention', 'cuda/attention/attention.cuh', 'if (skip != 0)', 0, 'if (false)', 'plain'),
     ('attention', 'cuda/attention/attention.cuh', 'i >= query || ', 0, '', 'address'),
     ('conv', 'cuda/conv/conv_implicit.cuh', BARRIER, 0, '', 'thread'),
@@ -107,8 +107,8 @@ MUTATIONS = [
     ('conv', 'cuda/conv/conv_implicit.cu', 'c < p.result_channels && ', 0, '', 'address'),
     ('conv', 'cuda/conv/conv_implicit.cu', 'pixel >= f.pixels || ', 0, '', 'address'),
     ('conv', 'cuda/conv/conv_implicit.cu', '|| first_column + column >= p.result_channels', 0, '', 'plain'),
-    ('conv', 'cuda/conv/conv_implicit_weight.cu', 'pixel < p.pixels && o', 0, 'o', 'address'),
-    ('conv', 'cuda/conv/conv_implicit_weight.cu', 'if (column >= p.window) continue;', 0, '', 'plain'),
+    ('conv', 'cuda/conv/conv_implicit_weight.cuh', 'pixel < p.pixels && o', 0, 'o', 'address'),
+    ('conv', 'cuda/conv/conv_implicit_weight.cuh', 'if (column >= p.window) continue;', 0, '', 'plain'),
     ('conv', 'cuda/conv/im2col.cu', 'sum += parts[part * n + i]', 0, 'sum += parts[(count - 1 - part) * n + i]', 'plain'),
     ('conv', 'cuda/conv/im2col.cu', 'if (beta != 0) sum', 0, 'sum', 'plain'),
     ('conv', 'cuda/conv/im2col.cu', 'column < w.vectors && ', 0, '', 'plain'),
