@@ -7,7 +7,7 @@
 //           test accuracy after each epoch, and the CSV file of --log, which tools/chart.py draws.
 // Try:      build/samples/resnet --data cifar-10-batches-bin --precision bf16 --log run.csv --checkpoints run
 //           build/samples/resnet --weights net.safetensors --epochs 0 --predict cat.png
-// More:     docs/guide/resnet.md; mezzo-run -n 2 build/samples/resnet ... trains in two processes.
+// More:     docs/guide/models.md; mezzo-run -n 2 build/samples/resnet ... trains in two processes.
 #include <fmt/format.h>
 #include <sys/resource.h>
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the pages in docs/, the README and CONTRIBUTING: every link leads to a file and a heading that exist, every
-C++ block is code that the suite compiles and runs, every quote is in a file that its page names, every source that a
-page names exists, every page in docs/ shows code on its first screen and links to pages by their titles, and the
-site's navigation has every page under the name of its folder.
+C++ block is code that the suite compiles and runs, every block that a case marks for a page is on one, every quote is
+in a file that its page names, every source that a page names exists, every page in docs/ shows code on its first
+screen and links to pages by their titles, and the site's navigation has every page under the name of its folder.
 
     docs_test.py ROOT          checks that tree
     docs_test.py ROOT --check  checks that damaged pages are found"""
@@ -39,11 +39,14 @@ def link_problems(root, name, text):
             yield f"{name}: there is no heading #{anchor} in {path or name}"
 
 
+def blocks_of(source):
+    blocks = re.findall(r"^ *// begin\n(.*?)^ *// end$", source.read_text(encoding="utf-8"), re.M | re.S)
+    return [textwrap.dedent(block) for block in blocks]
+
+
 def compiled_blocks(root):
     sources = [*root.glob("tests/**/*_test.cpp"), *root.glob("samples/gallery/*.cpp")]
-    blocks = (block for source in sources
-              for block in re.findall(r"^ *// begin\n(.*?)^ *// end$", source.read_text(encoding="utf-8"), re.M | re.S))
-    return {textwrap.dedent(block) for block in blocks}
+    return {block for source in sources for block in blocks_of(source)}
 
 
 def code_problems(name, text, compiled, programs):
@@ -51,6 +54,15 @@ def code_problems(name, text, compiled, programs):
         if language != "cpp" or block in compiled or ("int main(" in block and f"'{name}'" in programs):
             continue
         yield f"{name}: a block that no test compiles:\n{textwrap.indent(block, '    ')}"
+
+
+def block_problems(root, texts):
+    """Blocks that the cases for the pages and the gallery mark, and no page shows."""
+    shown = {block for text in texts.values() for _, block in FENCE.findall(text)}
+    for source in [*sorted(root.glob("tests/docs/*_test.cpp")), *sorted(root.glob("samples/gallery/*.cpp"))]:
+        for block in blocks_of(source):
+            if block not in shown:
+                yield f"{source.relative_to(root)}: a block that no page shows:\n{textwrap.indent(block, '    ')}"
 
 
 def quote_problems(root, name, text):
@@ -98,6 +110,7 @@ def problems(root, changed=None):
     programs = PROGRAMS.search((root / "tests/meson.build").read_text(encoding="utf-8")).group(1)
     compiled = compiled_blocks(root)
     yield from navigation_problems(root, pages)
+    yield from block_problems(root, texts)
     for name, text in texts.items():
         yield from link_problems(root, name, text)
         yield from code_problems(name, text, compiled, programs)
@@ -110,12 +123,14 @@ def problems(root, changed=None):
 
 def check(root):
     """Each damage must be found, and found alone."""
-    page = "docs/guide/scaler.md"
+    page = "docs/guide/mixed_precision.md"
     text = (root / page).read_text(encoding="utf-8")
+    last_block = [f"```{language}\n{block}```" for language, block in FENCE.findall(text) if language == "cpp"][-1]
     damages = {"no none.md": text + "\n[a](none.md)\n", "no heading #none in numerics.md": text + "\n[a](numerics.md#none)\n",
-               "no heading #nowhere in docs/guide/scaler.md": text + "\n[a](#nowhere)\n",
+               "no heading #nowhere in docs/guide/mixed_precision.md": text + "\n[a](#nowhere)\n",
                "not the page's title": text + "\n[numerics.md](numerics.md)\n",
                "no file src/core/none.h": text + "\n`src/core/none.h`\n",
+               "no page shows": text.replace(last_block, ""),
                "no test compiles": text + "\n```cpp\nint i;\n```\n",
                "has the line int i;": text + "\n```c\nint i;\n```\n",
                "no code on the first screen": text.replace("\n", "\n" + 2000 * " ", 1)}

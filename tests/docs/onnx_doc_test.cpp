@@ -1,4 +1,4 @@
-// The code of docs/guide/onnx.md: each block there is a case here.
+// The code of docs/guide/interchange.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
 #include "mezzo/interchange/onnx.h"

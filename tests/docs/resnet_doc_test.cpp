@@ -1,4 +1,4 @@
-// The code of docs/guide/resnet.md: each block there is a case here.
+// The code of docs/guide/models.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
 #include "mezzo/mezzo.h"

@@ -1,4 +1,4 @@
-// The code of docs/guide/scaler.md: each block there is a case here.
+// The code of docs/guide/mixed_precision.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
 #include <cmath>

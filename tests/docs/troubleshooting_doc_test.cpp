@@ -1,4 +1,4 @@
-// The code of docs/guide/troubleshooting.md: each block there is a case here.
+// The code of docs/guide/debugging.md: each block there is a case here.
 #include <catch2/catch.hpp>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// NVTX ranges for modules and ops, in the timelines of Nsight Systems and other tools. docs/guide/insight.md
+// NVTX ranges for modules and ops, in the timelines of Nsight Systems and other tools. docs/guide/profiling.md
 // has an example.
 #pragma once
 

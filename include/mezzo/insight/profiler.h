@@ -1,5 +1,5 @@
 // Profiler of training steps: time and memory by op and by module, as tables and as a trace for Perfetto.
-// docs/guide/insight.md has examples.
+// docs/guide/profiling.md has examples.
 #pragma once
 
 #include <cstdint>
