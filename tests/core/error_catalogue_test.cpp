@@ -75,7 +75,7 @@ const Entry entries[] = {
           scaler.unscale_(sgd); scaler.unscale_(sgd)),
     ENTRY(memory,
           "a smaller batch, autocast, or checkpointing: "
-          "[troubleshooting](../guide/debugging.md#memory-grows-or-is-too-little)",
+          "[Debugging](../guide/debugging.md#memory-grows-or-is-too-little)",
           empty({1'000'000, 1'000'000, 1'000})),
     ENTRY(io, "the path, as seen from the program's folder", io::load_state_dict_file("none")),
     ENTRY(io, "the file is damaged, or has another format", io::load_state_dict_file(damaged())),

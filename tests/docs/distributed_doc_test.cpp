@@ -1,4 +1,4 @@
-// The code of docs/guide/distributed.md: each block there is a case here, run by a group of one rank.
+// Code of docs/guide/distributed.md and scaling.md: each block is a case here, run by a group of one rank.
 #include <catch2/catch.hpp>
 
 #include "mezzo/data/loader.h"

@@ -1,4 +1,4 @@
-// The code of docs/guide/profiling.md: each block there is a case here.
+// Code of docs/guide/debugging.md, profiling.md, files.md and interchange.md: each block is a case here.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// The recipes of docs/start/recipes.md for images.
+// Code of docs/guide/images.md: a network on files of images.
 #include <catch2/catch.hpp>
 
 #include "mezzo/data/images.h"

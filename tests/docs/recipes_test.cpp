@@ -1,4 +1,4 @@
-// The recipes of docs/start/recipes.md: each code block there is a case here.
+// Code of docs/guide/mixed_precision.md, training.md, data.md, debugging.md and extending.md: training steps.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -31,7 +31,6 @@ TEST_CASE("recipe: a training step", "[recipes]") {
     mz::nn::Sequential net = small_net(1);
     mz::data::DataLoader loader(samples(), {.batch_size = 8});
     float first = 0, last = 0;
-    // begin
     mz::optim::AdamW optimizer(net.parameters(), {.lr = 3e-2});
     mz::amp::GradScaler scaler;
     for (int epoch = 0; epoch < 20; ++epoch) {
@@ -49,7 +48,6 @@ TEST_CASE("recipe: a training step", "[recipes]") {
             if (first == 0) first = last;
         }
     }
-    // end
     CHECK(last < 0.8f * first);
     CHECK(optimizer.applied_steps() == 40);
 }
@@ -89,13 +87,11 @@ TEST_CASE("recipe: clipping", "[recipes]") {
         return values;
     }();
     const mz::Tensor loss = mz::cross_entropy(net(data.x), data.y);
-    // begin
     scaler.scale(loss).backward();
     scaler.unscale_(optimizer);
     mz::nn::clip_grad_norm_(net.parameters(), 0.01);
     scaler.step(optimizer);
     scaler.update();
-    // end
     double squares = 0;
     for (std::size_t i = 0; i < before.size(); ++i)
         for (const float d : floats(net.parameters()[i].detach() - before[i]))
@@ -243,7 +239,6 @@ TEST_CASE("recipe: checkpointing", "[recipes]") {
     CHECK(gradients(true) == gradients(false));
 }
 
-// begin
 struct Clamped : mz::autograd::Function<Clamped> {
     // Limits values to [-1, 1] and lets the gradient through everywhere (a straight-through estimator).
     static mz::Tensors forward(mz::autograd::Context&, const mz::Tensors& in) {
@@ -251,13 +246,10 @@ struct Clamped : mz::autograd::Function<Clamped> {
     }
     static mz::Tensors backward(mz::autograd::Context&, const mz::Tensors& g) { return {g[0]}; }
 };
-// end
 
 TEST_CASE("recipe: a function with a gradient of its own", "[recipes]") {
     const mz::Tensor x = mz::Tensor::from({-3, 0.5, 2}).set_requires_grad();
-    // begin
     const mz::Tensor y = Clamped::apply({x})[0];
-    // end
     mz::sum(y).backward();
     CHECK(floats(y) == std::vector<float>{-1, 0.5, 1});
     CHECK(floats(x.grad()) == std::vector<float>{1, 1, 1});
@@ -338,7 +330,6 @@ TEST_CASE("recipe: a step as a CUDA graph", "[recipes]") {
     net.to(mz::best_device());
     mz::data::DataLoader loader(samples(), {.batch_size = 8});
     float first = 0, last = 0;
-    // begin
     mz::optim::AdamW optimizer(net.parameters(), {.lr = 3e-2});
     mz::optim::CosineAnnealingLR schedule(optimizer, {.t_max = 1000});
     mz::amp::GradScaler scaler;
@@ -362,7 +353,6 @@ TEST_CASE("recipe: a step as a CUDA graph", "[recipes]") {
             if (first == 0) first = last;
         }
     }
-    // end
     CHECK(last < 0.7f * first);
 }
 
@@ -465,13 +455,11 @@ TEST_CASE("recipe: saving and resuming", "[recipes]") {
         reference(straight.parameters());
     mz::amp::GradScaler scaler({.growth_interval = 3}), again, third({.growth_interval = 3});
     train(net, optimizer, scaler, 4);
-    // begin
     const mz::StateDict model_state = net.state_dict(), optimizer_state = optimizer.state_dict(),
                         scaler_state = scaler.state_dict();
     restored.load_state_dict(model_state);
     resumed.load_state_dict(optimizer_state);
     again.load_state_dict(scaler_state);
-    // end
     train(restored, resumed, again, 4);
     train(straight, reference, third, 8);
     for (std::size_t i = 0; i < net.parameters().size(); ++i)

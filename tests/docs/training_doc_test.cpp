@@ -1,4 +1,4 @@
-// The code of docs/guide/training.md: each block there is a case here.
+// Code of docs/guide/training.md and data.md: each block is a case here.
 #include <catch2/catch.hpp>
 #include <cstdio>
 

@@ -79,10 +79,8 @@ TEST_CASE("troubleshooting: what memory is used for", "[troubleshooting]") {
     out << memory.max_allocated / 1024 << " KiB at most, " << memory.allocated / 1024 << " KiB now\n";
     // end
     CHECK_THAT(out.str(), Contains("KiB at most") && Contains("parameters: 8,320"));
-    // begin
     const mz::Tensor y = mz::autograd::checkpoint(  // activations inside are computed again by backward
         [&](const mz::Tensors& in) { return mz::Tensors{net(in[0])}; }, {x})[0];
-    // end
     CHECK(y.requires_grad());
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/gpu_check prepares its build from a folder of unpacked packages, as docs/reference/building.md says, up to
+"""tools/gpu_check prepares its build from a folder of unpacked packages, as docs/project/checking.md says, up to
 the first compiled file: nothing is missing, and no header comes from a package that a bare machine lacks. Where
 there is no CUDA Toolkit, a stand-in for nvcc preprocesses the kernels. Downloads packages: .ci/run calls it, on
 Debian.
@@ -29,7 +29,7 @@ exec g++ "$@"
 
 def unpack():
     """Runs the document's commands."""
-    text = (ROOT / "docs/reference/building.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/project/checking.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```sh\n(apt-get download .*?)^```$", text, re.M | re.S)
     (FOLDER / "packages").mkdir()
     subprocess.run(["sh", "-euc", re.sub(r"\bDIR\b", "../deps", block)], cwd=FOLDER / "packages", check=True)

@@ -1,5 +1,5 @@
 // mezzo-run: starts a program several times, as the ranks of one group, and ends when they have ended.
-// docs/guide/distributed.md is the guide.
+// docs/guide/launching.md is the guide.
 #include "samples/program.h"
 #include "tools/mezzo_run/launcher.h"
 

@@ -93,7 +93,7 @@ private:
 };
 
 // Joins the group that the environment describes, as set by mezzo-run, torchrun, mpirun of Open MPI or MPICH,
-// or Slurm's srun (variables: docs/guide/distributed.md). Returns when all ranks have joined. A program that
+// or Slurm's srun (variables: docs/guide/launching.md). Returns when all ranks have joined. A program that
 // was started alone is rank 0 of 1 and opens no socket, thread or library.
 //
 // Sets the number of threads of the CPU backend: MEZZO_THREADS if that is set; otherwise, in a group of

@@ -1,5 +1,5 @@
 // Diagnosis of mixed precision: finds the op, parameter or module whose values overflowed, and the step.
-// docs/guide/profiling.md has examples.
+// docs/guide/debugging.md has examples.
 #pragma once
 
 #include <cstdint>
