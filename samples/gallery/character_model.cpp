@@ -49,7 +49,6 @@ Batch draw(const mz::Tensor& ids, std::int64_t rows) {
     return {piece[{mz::ellipsis, mz::Slice(0, -1)}], piece[{mz::ellipsis, mz::Slice(1)}]};
 }
 
-// begin
 std::string continued(const CharacterModel& model, std::string words, int more) {
     const mz::NoGrad plain;
     for (int i = 0; i < more; ++i) {
@@ -59,7 +58,6 @@ std::string continued(const CharacterModel& model, std::string words, int more) 
     }
     return words;
 }
-// end
 
 }  // namespace
 

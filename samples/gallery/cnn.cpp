@@ -11,7 +11,6 @@ namespace nn = mezzo::nn;
 
 namespace {
 
-// begin
 struct Cnn : nn::Module {
     nn::Conv2d conv1{1, 8, 3, {.padding = 1, .bias = false}};
     nn::BatchNorm2d bn1{8};
@@ -24,7 +23,6 @@ struct Cnn : nn::Module {
     }
     MEZZO_MODULE(Cnn, conv1, bn1, conv2, fc)
 };
-// end
 
 // Noise with a bright row, column or diagonal.
 mz::data::Dataset lines(std::int64_t n) {

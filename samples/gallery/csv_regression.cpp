@@ -15,7 +15,6 @@ namespace nn = mezzo::nn;
 
 namespace {
 
-// begin
 mz::Tensor read_csv(std::istream& file) {  // [rows, columns]
     std::vector<float> values;
     std::int64_t rows = 0;
@@ -29,7 +28,6 @@ mz::Tensor read_csv(std::istream& file) {  // [rows, columns]
     if (rows == 0) throw std::runtime_error("the table has no rows");
     return mz::Tensor::from(values, values.size()).reshape({rows, -1});
 }
-// end
 
 std::string made_table() {
     std::ostringstream out;

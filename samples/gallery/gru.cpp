@@ -9,7 +9,6 @@ namespace nn = mezzo::nn;
 
 namespace {
 
-// begin
 struct Adder : nn::Module {
     nn::GRU gru{2, 32, {.batch_first = true}};
     nn::Linear head{32, 1};
@@ -18,7 +17,6 @@ struct Adder : nn::Module {
     }
     MEZZO_MODULE(Adder, gru, head)
 };
-// end
 
 struct Data {
     mz::Tensor x, y;

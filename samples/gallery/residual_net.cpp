@@ -49,7 +49,6 @@ Spirals spirals(std::int64_t n) {
     return {points + 0.03 * mz::randn_like(points), label};
 }
 
-// begin
 double train(mz::Dtype precision, const Spirals& data) {
     mz::manual_seed(2);
     Net net(3);
@@ -69,7 +68,6 @@ double train(mz::Dtype precision, const Spirals& data) {
     const mz::NoGrad plain;
     return (net(data.points).argmax(1) == data.labels).to(mz::float32).mean().item<double>();
 }
-// end
 
 }  // namespace
 

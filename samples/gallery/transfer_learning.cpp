@@ -38,7 +38,6 @@ double accuracy(const nn::Sequential& model, const Data& data) {
 
 double train(nn::Sequential& model, mz::optim::Optimizer& optimizer, const Data& data, const Data& held_out,
              int steps) {
-    // begin
     double best = 0;
     mz::StateDict best_weights = model.snapshot();  // a state_dict() would follow the training
     for (int step = 0; step < steps; ++step) {
@@ -52,7 +51,6 @@ double train(nn::Sequential& model, mz::optim::Optimizer& optimizer, const Data&
     }
     model.load_state_dict(best_weights);
     return best;
-    // end
 }
 
 }  // namespace

@@ -41,7 +41,6 @@ TEST_CASE("coming from PyTorch: the same network", "[recipes]") {
     SmallNet net;
     net.train();
     float first = 0, last = 0;
-    // begin
     mz::optim::SGD optimizer(net.named_parameters(), {.lr = 0.05, .momentum = 0.9});
     mz::amp::GradScaler scaler;
     const mz::Tensor x = images.permute({0, 2, 3, 1}).contiguous();  // from [batch, 3, height, width]
@@ -58,7 +57,6 @@ TEST_CASE("coming from PyTorch: the same network", "[recipes]") {
         last = loss.item<float>();
         if (step == 0) first = last;
     }
-    // end
     CHECK(last < 0.7f * first);
     CHECK(optimizer.applied_steps() > 15);
 }

@@ -1,5 +1,5 @@
-// NVTX ranges for modules and ops, in the timelines of Nsight Systems and other tools. docs/guide/profiling.md
-// has an example.
+// NVTX ranges for modules and ops, in the timelines of Nsight Systems and other tools.
+// docs/guide/profiling.md has an example.
 #pragma once
 
 #include "mezzo/module.h"
