@@ -119,7 +119,7 @@ std::uint64_t hash(const mz::nn::Module& model) {
     return value;
 }
 
-// Three steps; the scaler's scale grows at the second, and gradients are those of a scaled loss in float16 alone.
+// Trains for three steps; the scaler's scale grows at the second. Only losses in float16 are scaled.
 std::uint64_t train(const Setting& s, const mz::distributed::Group& group) {
     mz::manual_seed(0);
     const Training t = s.model == "mlp1024"    ? make_mlp(s, group)

@@ -1,4 +1,4 @@
-// Tiles of attention in ordinary float32 or float64 arithmetic: what attention.cu and attention_grad.cu share.
+// Tiles of attention in ordinary float32 or float64 arithmetic, for attention.cu and attention_grad.cu.
 #pragma once
 
 #include "cuda/attention/attention.cuh"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The pictures of docs/internals/benchmarks.md are those that tools/performance_chart.py draws of its tables; their bars are as long as the numbers. And the groups of tools/profile_by_op.py.
+"""The pictures of docs/internals/benchmarks.md are those that tools/performance_chart.py draws of its tables; their
+bars are as long as the numbers. And the groups of tools/profile_by_op.py.
 Usage: performance_chart_test.py ROOT"""
 import pathlib
 import re
