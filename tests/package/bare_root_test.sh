@@ -44,15 +44,15 @@ if [ "$build" = "$source/build" ] && [ -f "$build/.ninja_deps" ]; then
     (cd "$build" && find . \( -path '*.p/*.o' -o -name '*.gch' -o -name .ninja_log -o -name .ninja_deps \) ! -path './tests/*' -print0 | tar --null -T - --format=posix -cf -) |
         tar -C "$root$build" -xf -
 fi
-in_root "$(block 1)"
+in_root "$(block 1 | sed -n 1p)"
 
 version=$(sed -n "s/^project('mezzo'.*version: '\([^']*\)', license.*/\1/p" "$source/meson.build")
 mkdir "$root/readme" "$root/cmake"
 python3 "$source/tests/docs/extract_program.py" "$source/README.md" >"$root/readme/program.cpp"
 cp "$source/tests/package/installed/"{CMakeLists.txt,program.cpp} "$root/cmake"
-in_root "$(block 3 | sed -n '/^meson install/p')"
+in_root "$(block 2 | sed -n '/^meson install/p')"
 tests=$(find "$root$source/build/tests" -name '*.o' -print -quit)
 [ -z "$tests" ] || { echo "bare root: meson install has compiled tests: $tests"; exit 1; }
-in_root "cd /readme; $(block 3 | sed '/^meson install/d')"
+in_root "cd /readme; $(block 2 | sed '/^meson install/d')"
 in_root "cd /cmake; { cmake -S . -B build -DVERSION=$version -DCORE_ONLY=ON && cmake --build build; } >log || { cat log; exit 1; }; build/shared $version; build/static $version"
 echo 'bare root: the programs of pkg-config and CMake ran'
