@@ -12,8 +12,10 @@ import sys
 from runs import RUN, environment, expect, main
 
 BENCH = os.environ["BENCH_DDP"]
-LEAST = 0.9
-ATTEMPTS = 5  # other programs take caches and clock from both, not always alike
+# 0.9 and more on an idle machine. Other programs take caches and clock from both, not always alike: 0.84 was the best
+# of five attempts beside a build. Ranks that spin while they wait would take up to twice the time.
+LEAST = 0.6
+ATTEMPTS = 5
 
 
 def results(*commands):
