@@ -6,10 +6,10 @@
 namespace mezzo::cuda {
 
 void step_update(std::span<const ParamRef> params, std::span<const StepArgs> groups,
-                 const GradientScale& scale, const float* found_inf, StepState* counts);
+                 const GradientFactor& factor, const float* found_inf, StepState* counts);
 
 void step_statistics(std::span<const ParamRef> params, const StepKernels::Statistics& wanted);
-void step_scale_gradients(std::span<const ParamRef> params, const GradientScale& scale);
+void step_scale_gradients(std::span<const ParamRef> params, const GradientFactor& factor);
 void step_clip_by_value(std::span<const ParamRef> params, double limit);
 void step_flag_nonfinite(std::span<const ParamRef> params, float* flags);
 

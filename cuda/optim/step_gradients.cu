@@ -112,8 +112,8 @@ struct Limit {
 };
 
 template <class Table>
-__global__ void scale_kernel(MEZZO_GRID_CONSTANT const Table table, GradientScale scale) {
-    Scale multiply{functors::factor_of(scale)};
+__global__ void scale_kernel(MEZZO_GRID_CONSTANT const Table table, GradientFactor factor) {
+    Scale multiply{functors::value_of(factor)};
     if (multiply.factor == 1) return;
     for_chunks(table,
                [&](const Chunk& chunk) { visit_chunk(table.entries[chunk.index], chunk, true, multiply); });
@@ -169,9 +169,9 @@ void step_statistics(std::span<const ParamRef> params, const StepKernels::Statis
     });
 }
 
-void step_scale_gradients(std::span<const ParamRef> params, const GradientScale& scale) {
+void step_scale_gradients(std::span<const ParamRef> params, const GradientFactor& factor) {
     for_grad_tables(params, [&]<class Table>(const Table& table, bool) {
-        launch(scale_kernel<Table>, table.grid(), step_block, 0, table, scale);
+        launch(scale_kernel<Table>, table.grid(), step_block, 0, table, factor);
     });
 }
 

@@ -107,7 +107,7 @@ using LargeUpdateTable = UpdateTable<large_parameters ? 416 : SmallUpdateTable::
                                      large_parameters ? 26 : SmallUpdateTable::groups>;
 
 struct UpdateControl {
-    GradientScale scale;
+    GradientFactor factor;
     const float* found_inf;
     StepState* counts;
     bool last;  // of the launches of one update
@@ -117,12 +117,12 @@ struct UpdateControl {
 // The constants of the formulas need powers in double, so one thread computes them for each parameter of the
 // block.
 template <class Row, class Table>
-__device__ void update_block(const Table& table, const GradientScale& scale) {
+__device__ void update_block(const Table& table, const GradientFactor& factor) {
     using Options = typename Row::Options;
     using PreparedFloat = functors::Prepared<Row, float>;
     MEZZO_SHARED(PreparedFloat, prepared, [1]);
     MEZZO_SHARED(Options, options, [1]);
-    const float multiplier = functors::factor_of(scale);
+    const float multiplier = functors::value_of(factor);
     int current = -1;
     for_chunks(table, [&](const Chunk& chunk) {
         const UpdateRef& entry = table.entries[chunk.index];
@@ -147,7 +147,7 @@ __global__ void update_kernel(MEZZO_GRID_CONSTANT const Table table,
         if (control.last && first_item() == 0) control.counts->skipped += 1;
         return;
     }
-    update_block<Row>(table, control.scale);
+    update_block<Row>(table, control.factor);
     if (!last_block(control.ticket)) return;
     for (unsigned i = threadIdx.x; i < static_cast<unsigned>(table.count); i += blockDim.x) {
         const UpdateRef& entry = table.entries[i];
@@ -209,8 +209,8 @@ void update_all(std::span<const ParamRef> params, std::span<const StepArgs> grou
 }  // namespace
 
 void step_update(std::span<const ParamRef> params, std::span<const StepArgs> groups,
-                 const GradientScale& scale, const float* found_inf, StepState* counts) {
-    const UpdateControl control{scale, found_inf, counts, false, step_ticket()};
+                 const GradientFactor& factor, const float* found_inf, StepState* counts) {
+    const UpdateControl control{factor, found_inf, counts, false, step_ticket()};
     const bool small =
         params.size() <= SmallUpdateTable::capacity && groups.size() <= SmallUpdateTable::groups;
     if (small)

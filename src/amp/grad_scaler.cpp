@@ -312,7 +312,7 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     // again.
     const optim::GradientList plan =
         optim::plan_update(own, true, unscaled ? optim::PendingFactors::keep : optim::PendingFactors::apply);
-    GradientScale scale;
+    GradientFactor scale;
     if (unscaled) {
         if (plan.pending_factor) {
             scale = plan.pending_factor->scale();

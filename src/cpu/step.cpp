@@ -108,12 +108,12 @@ void statistics(std::span<const ParamRef> params, const StepKernels::Statistics&
     if (wanted.scaler) functors::note_check(*wanted.scaler, wanted.first, any, wanted.args);
 }
 
-void scale_gradients(std::span<const ParamRef> params, const GradientScale& scale) {
-    const float factor = functors::factor_of(scale);
-    if (factor == 1.0f) return;
+void scale_gradients(std::span<const ParamRef> params, const GradientFactor& factor) {
+    const float value = functors::value_of(factor);
+    if (value == 1.0f) return;
     Pieces(params).for_each([&](const Piece& piece, std::size_t) {
         with_grad(params[std::size_t(piece.param)], piece, true,
-                  [&]<class T>(T* g, std::int64_t n) { multiply(g, n, T(factor)); });
+                  [&]<class T>(T* g, std::int64_t n) { multiply(g, n, T(value)); });
     });
 }
 
@@ -195,14 +195,14 @@ constexpr UpdateAll updates[] = {
 #undef MEZZO_OPTIMIZER
 };
 
-void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, const GradientScale& scale,
+void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, const GradientFactor& factor,
             const float* found_inf, StepState* counts) {
     if (found_inf && *found_inf != 0) {
         counts->skipped += 1;
         return;
     }
     if (!groups.empty())
-        updates[int(groups.front().optimizer)](params, groups, double(functors::factor_of(scale)));
+        updates[int(groups.front().optimizer)](params, groups, double(functors::value_of(factor)));
     counts->applied += 1;
 }
 

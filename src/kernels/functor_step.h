@@ -96,10 +96,11 @@ MEZZO_HD float inverse_scale(const StepKernels::Statistics& wanted) {
 }
 
 // NaN if the norm is NaN, as in PyTorch.
-MEZZO_HD float factor_of(const GradientScale& scale) {
-    const float multiplier = scale.state != nullptr ? scale.state->grad_multiplier : 1.0f;
-    if (!scale.clip) return multiplier;
-    const float ratio = static_cast<float>(scale.max_norm / (static_cast<double>(scale.state->norm) + 1e-6));
+MEZZO_HD float value_of(const GradientFactor& factor) {
+    const float multiplier = factor.state != nullptr ? factor.state->grad_multiplier : 1.0f;
+    if (!factor.clip) return multiplier;
+    const float ratio =
+        static_cast<float>(factor.max_norm / (static_cast<double>(factor.state->norm) + 1e-6));
     return ratio >= 1 ? multiplier : multiplier * ratio;
 }
 

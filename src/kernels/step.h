@@ -65,10 +65,10 @@ struct StepArgs {
     friend bool operator==(const StepArgs&, const StepArgs&) = default;
 };
 
-// Factor of the gradients: state's grad_multiplier (1 without state), and if `clip` also min(1, max_norm /
-// (norm + 1e-6)) with state's norm.
-struct GradientScale {
-    const StepState* state = nullptr;
+// The factor that gradients are multiplied by: state's grad_multiplier (1 without state), and if `clip` also
+// min(1, max_norm / (norm + 1e-6)) with state's norm.
+struct GradientFactor {
+    const StepState* state = nullptr;  // in device memory
     bool clip = false;
     double max_norm = 0;
 };
@@ -94,13 +94,13 @@ struct StepKernels {
     // Reads all gradients once, and computes everything that the update and the scaler's update() need.
     // found_inf is 1 if any gradient, or gradient / scale, is not finite.
     void (*statistics)(std::span<const ParamRef> params, const Statistics& wanted);
-    // Updates every parameter with gradient * scale, unless found_inf is given and *found_inf is 1. 16-bit
+    // Updates every parameter with gradient * factor, unless found_inf is given and *found_inf is 1. 16-bit
     // copies are written in the same pass. Afterwards every *step and counts->applied grow by 1, or, if the
     // update was skipped, counts->skipped does. All groups are of one optimizer.
     void (*update)(std::span<const ParamRef> params, std::span<const StepArgs> groups,
-                   const GradientScale& scale, const float* found_inf, StepState* counts);
-    // gradient *= scale.
-    void (*scale_gradients)(std::span<const ParamRef> params, const GradientScale& scale);
+                   const GradientFactor& factor, const float* found_inf, StepState* counts);
+    // gradient *= factor.
+    void (*scale_gradients)(std::span<const ParamRef> params, const GradientFactor& factor);
     void (*clip_by_value)(std::span<const ParamRef> params, double limit);
     // flags[i] (device) = 1 if gradient i holds inf or NaN, else 0.
     void (*flag_nonfinite)(std::span<const ParamRef> params, float* flags);

@@ -57,9 +57,9 @@ std::vector<ParamRef> gradients(Copies& copies, std::span<const ParamRef> params
     return result;
 }
 
-GradientScale scale_of(Copies& copies, GradientScale scale) {
-    scale.state = copies.read(scale.state, sizeof(StepState));
-    return scale;
+GradientFactor factor_of(Copies& copies, GradientFactor factor) {
+    factor.state = copies.read(factor.state, sizeof(StepState));
+    return factor;
 }
 
 std::size_t number_bytes(OptimizerId optimizer) {
@@ -81,7 +81,7 @@ void statistics(std::span<const ParamRef> params, const StepKernels::Statistics&
     copies.finish();
 }
 
-void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, const GradientScale& scale,
+void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, const GradientFactor& factor,
             const float* found_inf, StepState* counts) {
     Copies copies;
     std::vector<StepArgs> host_groups(groups.begin(), groups.end());
@@ -98,16 +98,16 @@ void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, 
         p.copy16 = copies.write(p.copy16, bytes_of(p.numel, p.copy16_dtype));
         p.step = copies.write(p.step, number_bytes(groups[p.group].optimizer));
     }
-    const GradientScale host_scale = scale_of(copies, scale);
+    const GradientFactor host_factor = factor_of(copies, factor);
     const float* const host_found_inf = copies.read(found_inf, sizeof(float));
-    cpu().update(refs, host_groups, host_scale, host_found_inf, copies.write(counts, sizeof(StepState)));
+    cpu().update(refs, host_groups, host_factor, host_found_inf, copies.write(counts, sizeof(StepState)));
     copies.finish();
 }
 
-void scale_gradients(std::span<const ParamRef> params, const GradientScale& scale) {
+void scale_gradients(std::span<const ParamRef> params, const GradientFactor& factor) {
     Copies copies;
     const std::vector<ParamRef> refs = gradients(copies, params, true);
-    cpu().scale_gradients(refs, scale_of(copies, scale));
+    cpu().scale_gradients(refs, factor_of(copies, factor));
     copies.finish();
 }
 

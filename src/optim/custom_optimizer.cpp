@@ -120,7 +120,7 @@ namespace {
 
 // Copies of the gradients in the dtype of the state, multiplied by the scale, and negated for "maximize".
 Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& plan,
-                         const GradientScale& scale) {
+                         const GradientFactor& scale) {
     Tensors gradients;
     std::vector<ParamRef> refs;
     const int maximize = optimizer.kind->find("maximize");
@@ -164,7 +164,7 @@ Tensor target_of(const OptimizerImpl& optimizer, const Slot& slot) {
 }
 
 std::vector<ParameterUpdate> compute(OptimizerImpl& optimizer, const GradientList& plan,
-                                     const GradientScale& scale) {
+                                     const GradientFactor& scale) {
     const Tensors gradients = scaled_gradients(optimizer, plan, scale);
     const Tensor numbers = optimizer.steps.select(1, 0).to(float64) + 1.0;
     std::vector<Tensor> rates(optimizer.groups.size());
@@ -254,7 +254,7 @@ void refuse_in_update(const char* call, const OptimizerImpl& optimizer) {
 }
 
 void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
-                     const GradientScale& scale) {
+                     const GradientFactor& scale) {
     NoGrad plain;
     const amp::Autocast off({.enabled = false});
     std::vector<ParameterUpdate> updates;

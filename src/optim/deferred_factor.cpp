@@ -20,7 +20,7 @@ bool has_gradient(const Tensor& parameter) {
 DeferredFactor::DeferredFactor(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen)
     : state_(state), norm_(norm), measured_(list.leaves.size()), widen_(widen) {}
 
-GradientScale DeferredFactor::scale() const {
+GradientFactor DeferredFactor::scale() const {
     return {.state = static_cast<const StepState*>(raw(state_)), .clip = clips_, .max_norm = max_norm_};
 }
 

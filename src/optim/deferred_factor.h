@@ -19,7 +19,7 @@ public:
     // first.
     DeferredFactor(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen);
 
-    GradientScale scale() const;
+    GradientFactor scale() const;
     // Whether clip() may be called, so that clipping launches nothing: the norm of exactly these gradients is
     // known, and they have not been clipped yet.
     bool can_clip(const GradientList& list) const;

@@ -108,7 +108,7 @@ void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePar
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
 // found_inf, and counts. If no parameter has a gradient, does nothing and returns false.
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
-                const GradientScale& scale);
+                const GradientFactor& scale);
 // Bookkeeping of the host after an update: new versions of parameters and state, and the count of steps.
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional);
 // Arguments of a group's update: in a captured step the learning rate is read from the device.
@@ -124,7 +124,7 @@ void read_counts(OptimizerImpl& optimizer);
 // Calls the optimizer's update() for every parameter of the list with gradient * scale. Stores the results,
 // unless `conditional` and StepState says found_inf, and counts the step. Does not wait for the device.
 void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
-                     const GradientScale& scale);
+                     const GradientFactor& scale);
 
 // Throws Error(state) while the update() of this optimizer runs. `call` names the member function.
 void refuse_in_update(const char* call, const OptimizerImpl& optimizer);

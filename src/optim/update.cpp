@@ -131,7 +131,7 @@ GradientList plan_own_update(OptimizerImpl& optimizer, bool conditional, Pending
 }
 
 void update_parameters(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
-                       const GradientScale& scale) {
+                       const GradientFactor& scale) {
     StepState* const state = optimizer.step_state();
     std::vector<StepArgs> groups;
     for (const ParamRef& ref : plan.refs)  // in the order of the groups
@@ -185,7 +185,7 @@ void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScalePar
 }
 
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
-                const GradientScale& scale) {
+                const GradientFactor& scale) {
     if (plan.with_gradient == 0) return false;
     try {
         if (optimizer.user != nullptr)
@@ -241,7 +241,7 @@ void Optimizer::step() {
     refuse_scale_parts("Optimizer.step", *impl_, both_parts,
                        "call zero_grad() before the first backward() of an iteration");
     const GradientList plan = plan_update(*impl_, false, PendingFactors::keep);
-    run_update(*impl_, plan, false, plan.pending_factor ? plan.pending_factor->scale() : GradientScale{});
+    run_update(*impl_, plan, false, plan.pending_factor ? plan.pending_factor->scale() : GradientFactor{});
 }
 
 }  // namespace mezzo::optim
