@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "kernels/functor_step.h"
 
 namespace mezzo {

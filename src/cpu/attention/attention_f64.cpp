@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cpu/attention/attention.h"
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 
 namespace mezzo::cpu {

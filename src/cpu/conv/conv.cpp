@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/conv/window_product.h"
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 
 namespace mezzo {

@@ -1,6 +1,6 @@
 // Conversions, copies and fills.
 #include "kernels/copy.h"
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 
 namespace mezzo {

@@ -1,6 +1,6 @@
 // Element-wise functions of several tensors, in one pass.
 #include "kernels/pointwise.h"
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 
 namespace mezzo {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/philox.h"
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 #include "kernels/random.h"
 

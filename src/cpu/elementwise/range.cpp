@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/visit_dtype.h"
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 #include "kernels/range.h"
 

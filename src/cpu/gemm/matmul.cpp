@@ -3,8 +3,8 @@
 
 #include "core/rows.h"
 #include "cpu/buffer.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/gemm/gemm.h"
-#include "cpu/gemm/operand.h"
 #include "cpu/kernels.h"
 #include "kernels/joint_linear.h"
 #include "kernels/linear_weight_grad.h"

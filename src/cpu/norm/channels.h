@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/norm/channel_loops.h"
 
 namespace mezzo::cpu {

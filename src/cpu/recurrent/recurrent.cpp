@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cpu/elementwise/loop_tables.h"
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 #include "cpu/recurrent/recurrent_loops.h"
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 
 namespace mezzo::cpu {
 

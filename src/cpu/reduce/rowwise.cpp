@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 #include "kernels/softmax.h"
 

@@ -1,4 +1,4 @@
-#include "cpu/gemm/operand.h"
+#include "cpu/elementwise/strided.h"
 
 namespace mezzo::cpu {
 namespace {
