@@ -1,7 +1,7 @@
 // Measures the gain of wider vectors in kernels that are chosen by the name of the instruction set:
 // attention, norms, element-wise loops, conversions, the update of an optimizer. Runs on one thread, with the
 // instruction sets in turn, so that a disturbance affects all of them; the shortest time of a call counts.
-// Matrix products choose by measurement instead (cpu/gemm/gemm_choice.h), and are only measured within
+// Matrix products choose by measurement instead (cpu/gemm/choice.h), and are only measured within
 // attention. Prints microseconds per call, and the time of AVX2 over that of AVX-512.
 #include <fmt/format.h>
 #include <mezzo/mezzo.h>

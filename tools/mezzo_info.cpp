@@ -10,7 +10,7 @@
 #include "core/backend.h"
 #include "core/user_cache.h"
 #include "cpu/amx/amx.h"
-#include "cpu/gemm/gemm_choice.h"
+#include "cpu/gemm/choice.h"
 #include "cpu/isa/cpu_name.h"
 #include "cpu/isa/isa.h"
 #include "distributed/gloo_library.h"

@@ -10,9 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "cpu/gemm/gemm_blocks.h"
-#include "cpu/gemm/gemm_parts.h"
-#include "cpu/isa/prefetch.h"
+#include "cpu/gemm/five_loops.h"
+#include "cpu/gemm/operand.h"
+#include "cpu/gemm/prefetch.h"
 #include "cpu/parallel.h"
 
 using namespace gemm_case;

@@ -8,6 +8,6 @@
 #define MEZZO_KC 1024
 #define MEZZO_MC 128
 #define MEZZO_NC 384
-#include "cpu/gemm/gemm_kernel.h"
+#include "cpu/gemm/epilogue_kernel.h"
 
 const mezzo::cpu::GemmKernels& wide_tile_kernels() { return mezzo::cpu::kernels; }

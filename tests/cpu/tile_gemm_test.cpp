@@ -13,7 +13,7 @@
 #include "cpu/amx/amx.h"
 #include "cpu/attention/attention_products.h"
 #include "cpu/buffer.h"
-#include "cpu/gemm/gemm_choice.h"
+#include "cpu/gemm/choice.h"
 #include "cpu/parallel.h"
 #include "mezzo/matmul_precision.h"
 #include "tests/cpu/gemm_case.h"

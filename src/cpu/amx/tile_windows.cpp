@@ -11,7 +11,7 @@
 #include "cpu/buffer.h"
 #include "cpu/conv/window_band.h"
 #include "cpu/elementwise/convert.h"
-#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/gemm/five_loops.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

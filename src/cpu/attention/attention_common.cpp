@@ -8,7 +8,7 @@
 
 #include "cpu/attention/attention.h"
 #include "cpu/elementwise/loops.h"
-#include "cpu/gemm/gemm_choice.h"
+#include "cpu/gemm/choice.h"
 #include "cpu/isa/isa.h"
 #include "cpu/parallel.h"
 

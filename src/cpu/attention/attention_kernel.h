@@ -1,12 +1,12 @@
 // The kernels of attention, one source for all instruction sets. The including file defines the macros that
-// gemm_pack.h and gemm_tile.h require, and uses `attention_kernels`. Everything has internal linkage;
+// pack.h and micro_kernel.h require, and uses `attention_kernels`. Everything has internal linkage;
 // vector.h says why.
 #pragma once
 
 #define MEZZO_DEPTH 1
 #include "cpu/attention/attention_tables.h"
-#include "cpu/gemm/gemm_pack.h"
-#include "cpu/gemm/gemm_tile.h"
+#include "cpu/gemm/micro_kernel.h"
+#include "cpu/gemm/pack.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "cpu/buffer.h"
-#include "cpu/gemm/gemm_blocks.h"
-#include "cpu/isa/prefetch.h"
+#include "cpu/gemm/five_loops.h"
+#include "cpu/gemm/prefetch.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

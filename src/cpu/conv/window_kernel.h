@@ -1,10 +1,10 @@
 // The kernels for windows, one source for all instruction sets; the including file uses `window_table`. It
-// defines the macros that gemm_pack.h and gemm_tile.h require. With MEZZO_DEPTH 2 a slot is a pair of
+// defines the macros that pack.h and micro_kernel.h require. With MEZZO_DEPTH 2 a slot is a pair of
 // bfloat16: of two channels in products, of two images in gradients.
 #pragma once
 
 #include "cpu/conv/window_tables.h"
-#include "cpu/gemm/gemm_tile.h"
+#include "cpu/gemm/micro_kernel.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -13,9 +13,9 @@
 #include "cpu/conv/image_pairs.h"
 #include "cpu/conv/window_gradient.h"
 #include "cpu/conv/window_rows.h"
+#include "cpu/gemm/choice.h"
+#include "cpu/gemm/five_loops.h"
 #include "cpu/gemm/gemm.h"
-#include "cpu/gemm/gemm_blocks.h"
-#include "cpu/gemm/gemm_choice.h"
 #include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
 

@@ -9,7 +9,7 @@
 
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
-#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/gemm/five_loops.h"
 #include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
 

@@ -5,8 +5,8 @@
 
 #include "cpu/amx/amx.h"
 #include "cpu/amx/tile_tables.h"
-#include "cpu/gemm/gemm_blocks.h"
-#include "cpu/gemm/gemm_choice.h"
+#include "cpu/gemm/choice.h"
+#include "cpu/gemm/five_loops.h"
 #include "cpu/parallel.h"
 #include "mezzo/error.h"
 

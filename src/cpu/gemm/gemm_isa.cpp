@@ -32,10 +32,10 @@
 #include "cpu/isa/isa_tables.h"
 #elif MEZZO_ISA_IS(avx512_bf16)
 #define MEZZO_DEPTH 2
-#include "cpu/gemm/gemm_pack.h"
-#include "cpu/gemm/gemm_tile.h"
+#include "cpu/gemm/micro_kernel.h"
+#include "cpu/gemm/pack.h"
 #else
-#include "cpu/gemm/gemm_kernel.h"
+#include "cpu/gemm/epilogue_kernel.h"
 #endif
 
 namespace mezzo::cpu {

@@ -6,9 +6,9 @@
 #include <type_traits>
 
 #define MEZZO_DEPTH 1
-#include "cpu/gemm/gemm_pack.h"
-#include "cpu/gemm/gemm_skinny.h"
-#include "cpu/gemm/gemm_tile.h"
+#include "cpu/gemm/micro_kernel.h"
+#include "cpu/gemm/pack.h"
+#include "cpu/gemm/skinny_kernel.h"
 #include "cpu/isa/vector_math.h"
 
 namespace mezzo::cpu {

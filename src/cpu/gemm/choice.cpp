@@ -1,4 +1,4 @@
-#include "cpu/gemm/gemm_choice.h"
+#include "cpu/gemm/choice.h"
 
 #include <algorithm>
 #include <array>

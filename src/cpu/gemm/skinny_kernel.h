@@ -1,7 +1,7 @@
-// Products with few rows, a part of gemm_kernel.h: the other operand is read once, in place.
+// Products with few rows, a part of epilogue_kernel.h: the other operand is read once, in place.
 #pragma once
 
-#include "cpu/gemm/gemm_pack.h"
+#include "cpu/gemm/pack.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -1,8 +1,8 @@
-// The register tile, a part of gemm_kernel.h: R rows of C vectors of sums stay in registers over all steps of
+// The register tile, a part of epilogue_kernel.h: R rows of C vectors of sums stay in registers over all steps of
 // k.
 #pragma once
 
-#include "cpu/gemm/gemm_pack.h"
+#include "cpu/gemm/pack.h"
 
 namespace mezzo::cpu {
 namespace {

@@ -1,12 +1,12 @@
 // Products with few rows or few columns: the larger operand is read once, in place.
-#include "cpu/gemm/gemm_few.h"
+#include "cpu/gemm/skinny.h"
 
 #include <algorithm>
 
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
-#include "cpu/gemm/gemm_blocks.h"
-#include "cpu/gemm/gemm_parts.h"
+#include "cpu/gemm/five_loops.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

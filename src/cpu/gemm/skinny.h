@@ -5,7 +5,7 @@
 
 namespace mezzo::cpu {
 
-// Both have the requirements of multiply_one() (gemm_blocks.h); `bias` is float32 or null.
+// Both have the requirements of multiply_one() (five_loops.h); `bias` is float32 or null.
 void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias);
 void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias);
 

@@ -1,6 +1,6 @@
-// Blocking and threads of one matrix product. The arithmetic is in gemm_kernel.h.
+// Blocking and threads of one matrix product. The arithmetic is in epilogue_kernel.h.
 //
-//   C is cut into strips, the ranges of k into slots (one or two k-steps, gemm_pack.h):
+//   C is cut into strips, the ranges of k into slots (one or two k-steps, pack.h):
 //     for each strip of C                      m x n, so that its packed panels fit in L3
 //       for each range of k                    all of k, if the panels can hold it
 //         pack op(A), op(B) into panels        by all threads
@@ -12,17 +12,17 @@
 // cache block is computed, the memory of the next one is prefetched. The sums of a block stay in a scratch
 // tile until its epilogue, or in C if they need none. If k takes several ranges, the sums of a C that is not
 // float32 are saved in a float32 copy of the strip, so that C is rounded once in any case.
-#include "cpu/gemm/gemm_blocks.h"
+#include "cpu/gemm/five_loops.h"
 
 #include <algorithm>
 
 #include "cpu/amx/tile_gemm.h"
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
-#include "cpu/gemm/gemm_few.h"
-#include "cpu/gemm/gemm_parts.h"
+#include "cpu/gemm/operand.h"
+#include "cpu/gemm/prefetch.h"
+#include "cpu/gemm/skinny.h"
 #include "cpu/isa/isa_tables.h"
-#include "cpu/isa/prefetch.h"
 #include "cpu/parallel.h"
 #include "mezzo/matmul_precision.h"
 
