@@ -1,5 +1,5 @@
 // The kernels of attention, one source for all instruction sets. The including file defines the macros that
-// pack.h and micro_kernel.h require, and uses `attention_kernels`. Everything has internal linkage;
+// gemm/pack.h and gemm/micro_kernel.h require, and uses `attention_kernels`. Everything has internal linkage;
 // vector.h says why.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The kernels for windows, one source for all instruction sets; the including file uses `window_table`. It
-// defines the macros that pack.h and micro_kernel.h require. With MEZZO_DEPTH 2 a slot is a pair of
+// defines the macros that gemm/pack.h and gemm/micro_kernel.h require. With MEZZO_DEPTH 2 a slot is a pair of
 // bfloat16: of two channels in products, of two images in gradients.
 #pragma once
 

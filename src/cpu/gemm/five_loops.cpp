@@ -1,4 +1,4 @@
-// Blocking and threads of one matrix product. The arithmetic is in epilogue_kernel.h.
+// Blocking and threads of one matrix product. The arithmetic is in micro_kernel.h.
 //
 //   C is cut into strips, the ranges of k into slots (one or two k-steps, pack.h):
 //     for each strip of C                      m x n, so that its packed panels fit in L3

@@ -1,4 +1,4 @@
-// The register tile, a part of epilogue_kernel.h: R rows of C vectors of sums stay in registers over all steps of
+// The register tile, a part of the GEMM kernels: R rows of C vectors of sums stay in registers over all steps of
 // k.
 #pragma once
 

@@ -19,7 +19,7 @@ Isa best_isa();
 Isa active_isa();
 
 // Whether MEZZO_ISA or force_isa() named the instruction set. If not, matrix products use the fastest kernels
-// that the processor has, by measurement (choice.h).
+// that the processor has, by measurement (gemm/choice.h).
 bool isa_is_forced();
 
 // Makes every later call use `isa`; throws Error(value) if the processor lacks it.
