@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "autograd/extra.h"
-#include "core/recycled.h"
+#include "core/free_list.h"
 #include "core/scale_parts.h"
 
 namespace mezzo {

@@ -3,7 +3,7 @@
 #include "core/capture.h"
 #include "core/enumerators.h"
 #include "core/grad_meta.h"
-#include "core/recycled.h"
+#include "core/free_list.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
