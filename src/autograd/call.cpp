@@ -6,6 +6,7 @@
 #include "autograd/extra.h"
 #include "autograd/op_observer.h"
 #include "autograd/report.h"
+#include "core/free_list.h"
 #include "core/grad_meta.h"
 #include "mezzo/ops.h"
 
@@ -122,38 +123,29 @@ void save_for_gradient(Node& node, const Row& row, Tensors& values, Out results)
 }
 
 // Workspace of a running call: a list of tensors that reuses the memory of earlier calls of the thread.
-class Scratch {
-public:
-    Scratch() {
-        if (closed) return;
-        Pool& pool = of_thread();
-        if (pool.count > 0) list.swap(pool.lists[--pool.count]);
-    }
-    ~Scratch() {
-        list.clear();
-        if (closed) return;
-        Pool& pool = of_thread();
-        if (pool.count < Pool::room && list.capacity() <= Pool::most) pool.lists[pool.count++].swap(list);
-    }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    Tensors list;
-
-private:
-    struct Pool {
-        static constexpr int room = 16;  // calls inside of calls
-        static constexpr std::size_t most = 64;
-        ~Pool() { closed = true; }
-        Tensors lists[room];
-        int count = 0;
+class Workspace {
+    static constexpr int nested_calls = 16;
+    static constexpr std::size_t most_tensors = 64;
+    struct Reusable {
+        Tensors list;
+        Reusable* next = nullptr;
     };
-    static thread_local bool closed;  // objects of static lifetime may still call ops
-    static Pool& of_thread() {
-        thread_local Pool pool;
-        return pool;
+    using Free = FreeList<Reusable, &Reusable::next, nested_calls>;
+    Reusable* const own_ = Free::take();
+
+public:
+    Workspace() = default;
+    ~Workspace() {
+        list.clear();
+        if (list.capacity() > most_tensors)
+            delete own_;
+        else
+            Free::put(own_);
     }
+    Workspace(const Workspace&) = delete;
+    Workspace& operator=(const Workspace&) = delete;
+    Tensors& list = own_->list;
 };
-thread_local bool Scratch::closed = false;
 
 }  // namespace
 
@@ -216,8 +208,8 @@ bool run_op(Tensors& results, const Op& op, In given, const AttributesRef& at, s
             std::optional<Dtype> asked) {
     const Row& row = op.row();
     assert(at.type == row.attributes && "an op is called with attributes of its own struct");
-    Scratch scratch;
-    Tensors& values = scratch.list;
+    Workspace workspace;
+    Tensors& values = workspace.list;
     values.assign(given.begin(), given.end());
     const bool autocast = autocast_open();
     CastWork work;
@@ -278,7 +270,7 @@ Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Sh
 
 Tensor call_one(const Op& op, In given, const AttributesRef& at, const Shape& shape,
                 std::optional<Dtype> dtype) {
-    Scratch results;
+    Workspace results;
     call_into(results.list, op, given, at, std::span<const Shape>(&shape, 1), dtype);
     return std::move(results.list[0]);
 }
@@ -287,7 +279,7 @@ Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, T
     const Row& row = op.row();
     Observers::tell([&](OpObserver& one) { one.computed(row, In(&given, 1), at.value, In(&view, 1)); });
     if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
-    Scratch values;
+    Workspace values;
     if (row.save != save_none) values.list.push_back(given);
     const Out results(&view, 1);
     save_for_gradient(*record(row, In(&given, 1), at, results), row, values.list, results);

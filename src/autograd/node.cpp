@@ -31,42 +31,8 @@ Node::~Node() { delete extra; }
 
 namespace {
 
-// Free list of nodes of this thread. Freed nodes keep the memory of their lists.
-class FreeNodes {
-public:
-    ~FreeNodes() {
-        closed = true;
-        while (first_ != nullptr) delete std::exchange(first_, first_->next_disposed);
-    }
-    static Node* take() {
-        FreeNodes& own = of_thread();
-        if (closed || own.first_ == nullptr) return new Node;
-        --own.count_;
-        return std::exchange(own.first_, own.first_->next_disposed);
-    }
-    // The node is in its initial state, apart from `next_disposed`.
-    static void put(Node* node) noexcept {
-        FreeNodes& own = of_thread();
-        if (closed || own.count_ >= recycled_limit || node->edges.capacity() > most_edges) {
-            delete node;
-            return;
-        }
-        node->next_disposed = std::exchange(own.first_, node);
-        ++own.count_;
-    }
-
-private:
-    static constexpr std::size_t most_edges =
-        16;  // joining a thousand tensors must not leave that much memory
-    static FreeNodes& of_thread() {
-        thread_local FreeNodes own;
-        return own;
-    }
-    static thread_local bool closed;  // graphs of static lifetime may outlive the main thread's list
-    Node* first_ = nullptr;
-    int count_ = 0;
-};
-thread_local bool FreeNodes::closed = false;
+// Freed nodes keep the memory of their lists.
+using FreeNodes = FreeList<Node, &Node::next_disposed>;
 
 // Drops all references that a node holds.
 void clear(Node& node) noexcept {
@@ -81,9 +47,13 @@ void clear(Node& node) noexcept {
 }
 
 void free_node(Node* node) noexcept {
+    constexpr std::size_t most_edges = 16;  // joining a thousand tensors must not leave that much memory
     clear(*node);
     detail::live_nodes.fetch_sub(1, std::memory_order_relaxed);
-    FreeNodes::put(node);
+    if (node->edges.capacity() > most_edges)
+        delete node;
+    else
+        FreeNodes::put(node);
 }
 
 }  // namespace

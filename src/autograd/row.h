@@ -110,7 +110,7 @@ struct Node {
     // Scale state of gradients that pass through the op, if it multiplies by a GradScaler's scale; else 0.
     std::uint32_t scales = 0;
     NodeExtra* extra = nullptr;
-    Node* next_disposed = nullptr;  // in the list of nodes to be freed
+    Node* next_disposed = nullptr;  // in the list of nodes to be freed, or of freed ones
 
     Node();
     ~Node();

@@ -1,9 +1,10 @@
+#include <cstddef>
 #include <new>
 
 #include "core/capture.h"
 #include "core/enumerators.h"
-#include "core/grad_meta.h"
 #include "core/free_list.h"
+#include "core/grad_meta.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -20,42 +21,17 @@ LiveObjects live_objects() {
 
 namespace {
 
-// Free list of objects that this thread destroyed.
-template <class T> class Recycled {
-public:
-    ~Recycled() {
-        closed = true;
-        while (first_ != nullptr) ::operator delete(std::exchange(first_, first_->next));
-    }
-    static void* take() {
-        Recycled& own = of_thread();
-        if (closed || own.first_ == nullptr) return ::operator new(sizeof(T));
-        --own.count_;
-        return std::exchange(own.first_, own.first_->next);
-    }
-    static void put(void* memory) noexcept {
-        Recycled& own = of_thread();
-        if (closed || own.count_ >= recycled_limit) return ::operator delete(memory);
-        own.first_ = new (memory) Link{own.first_};
-        ++own.count_;
-    }
+// Memory of a T; in a free list, a link.
+template <class T> union Memory {
+    Memory* next;
+    alignas(T) std::byte object[sizeof(T)];
 
-private:
-    struct Link {
-        Link* next;
-    };
-    static Recycled& of_thread() {
-        thread_local Recycled own;
-        return own;
-    }
-    static thread_local bool closed;  // tensors of static lifetime may outlive the main thread's list
-    Link* first_ = nullptr;
-    int count_ = 0;
+    using List = FreeList<Memory, &Memory::next>;
+    static void give(T* destroyed) noexcept { List::put(new (destroyed) Memory); }
 };
-template <class T> thread_local bool Recycled<T>::closed = false;
 
 TensorImpl* new_impl() {
-    void* const memory = Recycled<TensorImpl>::take();
+    void* const memory = Memory<TensorImpl>::List::take();
     detail::live_tensors.fetch_add(1, std::memory_order_relaxed);
     return new (memory) TensorImpl;
 }
@@ -63,7 +39,7 @@ TensorImpl* new_impl() {
 void delete_impl(TensorImpl* impl) noexcept {
     impl->~TensorImpl();
     detail::live_tensors.fetch_sub(1, std::memory_order_relaxed);
-    Recycled<TensorImpl>::put(impl);
+    Memory<TensorImpl>::give(impl);
 }
 
 bool is_row_major(const Shape& shape, const Strides& strides) {
@@ -86,12 +62,12 @@ TensorImpl& checked(TensorImpl* impl) {
 TensorImpl::~TensorImpl() {
     if (grad_meta == nullptr) return;
     grad_meta->~GradMeta();
-    Recycled<GradMeta>::put(grad_meta);
+    Memory<GradMeta>::give(grad_meta);
 }
 
 GradMeta& result_grads(TensorImpl& impl) {
     if (impl.grad_meta == nullptr) {
-        void* const memory = Recycled<GradMeta>::take();
+        void* const memory = Memory<GradMeta>::List::take();
         impl.grad_meta = new (memory) GradMeta(impl);
     }
     return *impl.grad_meta;

@@ -131,7 +131,7 @@ Step resnet_step() {
 }  // namespace
 
 TEST_CASE("host work: heap allocations of ops", "[cuda][emulation]") {
-    if (recycled_limit == 0) return;  // the sanitizer wants to see every object
+    if (free_list_limit == 0) return;  // the sanitizer wants to see every object
     for (const OpCase& c : op_cases()) {
         CAPTURE(c.name);
         Tensors inputs;
@@ -149,7 +149,7 @@ TEST_CASE("host work: heap allocations of ops", "[cuda][emulation]") {
 }
 
 TEST_CASE("host work: heap allocations of training steps", "[cuda][emulation]") {
-    if (recycled_limit == 0) return;
+    if (free_list_limit == 0) return;
     manual_seed(1);
     for (const Step& step : {recipe_step(16), bert_step(), resnet_step()}) {
         CAPTURE(step.name);
@@ -159,7 +159,7 @@ TEST_CASE("host work: heap allocations of training steps", "[cuda][emulation]") 
 
 TEST_CASE("host work: memory of blocks that are cut and joined is not taken from the heap",
           "[cuda][emulation]") {
-    if (recycled_limit == 0) return;
+    if (free_list_limit == 0) return;
     // beyond the front cache's sizes: cut from a segment, and joined with it again
     const auto large = [] {
         Tensors held;
