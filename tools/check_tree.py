@@ -64,8 +64,8 @@ ALLOWED = {
     "src/text": USER + ["io/", "cpu/parallel.h"],
     "src/models": USER + ["io/", "nn/"],
     "src/distributed": USER + ["autograd/", "optim/", "ops/running_statistics.h", "cpu/parallel.h"],
-    "src/insight": USER + ["autograd/", "kernels/", "io/", "nn/places.h"],
-    "src/interchange": USER + ["autograd/", "kernels/", "io/", "nn/places.h", "ops/view_attributes.h"],
+    "src/insight": USER + ["autograd/", "kernels/", "io/", "nn/module_paths.h"],
+    "src/interchange": USER + ["autograd/", "kernels/", "io/", "nn/module_paths.h", "ops/view_attributes.h"],
     "src/train": USER + ["io/", "autograd/op_observer.h"],
     "samples": ["mezzo/", "bert/", "gpt/", "resnet/"],
 }
@@ -87,7 +87,7 @@ LAYERS = [
 ]
 HEAVY = {"iostream", "sstream", "functional", "map", "unordered_map", "regex", "thread", "memory"}
 VENDOR = re.compile(r"<(cuda|cublas|cudnn|nccl|nvtx|gloo/|fmt/|cub/|thrust/)")
-VENDOR_FILES = ("src/distributed/gloo.cpp", "src/insight/nvtx.cpp", "tests/cuda/fake_cudart.h",
+VENDOR_FILES = ("src/distributed/gloo.cpp", "src/insight/nvtx_calls.cpp", "tests/cuda/fake_cudart.h",
                 "tests/distributed/nccl_abi.cpp", "tests/insight/nvtx_injection.cpp", "tests/ptx/runtime.h")
 FMT_HEADER = "include/mezzo/fmt.h"  # for users of fmt
 EVERYTHING = "include/mezzo/everything.h"

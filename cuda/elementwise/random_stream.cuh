@@ -1,7 +1,7 @@
 // The random stream of a kernel.
 #pragma once
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/philox.h"
 #include "cuda/kernel.cuh"
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "core/allocator.h"
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "cuda/gemm/fallbacks.h"
-#include "cuda/runtime/last_error.h"
+#include "cuda/runtime/clear_error.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 

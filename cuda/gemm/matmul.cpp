@@ -1,5 +1,5 @@
 // matmul and linear: batches and strides folded into as few GEMM calls as possible.
-#include "kernels/joint_linear.h"
+#include "kernels/merged_linear.h"
 
 #include <utility>
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/allocator.h"
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "cuda/runtime/runtime.h"
 
 namespace mezzo::cuda {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "cuda/nccl/nccl_communicator.h"
 #include "cuda/reduce/ordered_mean.h"
 #include "cuda/runtime/device_id.h"

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "amp/scaler_impl.h"
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/enumerators.h"
-#include "core/log.h"
+#include "core/log_line.h"
 #include "mezzo/ops.h"
 #include "mezzo/record_function.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/scale_parts.h"
+#include "core/scale_state.h"
 #include "mezzo/grad_scaler.h"
 #include "optim/optimizer.h"
 
@@ -44,7 +44,7 @@ struct ScalerImpl {
                  bool scaled, PerOptimizer& progress);
     void set_scale(const Tensor& new_scale);
     void set_state(const ScaleValues& values);
-    // Returns the id (core/scale_parts.h) of the scale that scale() multiplies by. While a step is captured,
+    // Returns the id (core/scale_state.h) of the scale that scale() multiplies by. While a step is captured,
     // its graph follows the id: each replay uses the current one.
     ScaleParts current_scale();
     // Gives the scale a new id, because it may have changed. Gradients with the old id are refused

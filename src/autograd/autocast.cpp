@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "autograd/report.h"
-#include "autograd/state.h"
-#include "core/capture.h"
+#include "autograd/autocast_state.h"
+#include "core/step_graph.h"
 #include "core/enumerators.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"

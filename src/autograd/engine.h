@@ -16,7 +16,7 @@
 
 #include "autograd/observer.h"
 #include "autograd/row.h"
-#include "core/scale_parts.h"
+#include "core/scale_state.h"
 
 namespace mezzo {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "autograd/row.h"
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "core/internal.h"
 #include "mezzo/autograd.h"
 

@@ -4,7 +4,7 @@
 
 #include "autograd/extra.h"
 #include "core/free_list.h"
-#include "core/scale_parts.h"
+#include "core/scale_state.h"
 
 namespace mezzo {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "autograd/row.h"
-#include "core/gradient_watcher.h"
+#include "core/gradient_hook.h"
 #include "core/internal.h"
 
 namespace mezzo {

@@ -1,7 +1,7 @@
 #include "autograd/op_observer.h"
 
 #include "autograd/engine.h"
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 
 namespace mezzo {
 

@@ -55,7 +55,7 @@ public:
     virtual void node_ends() noexcept {}
     virtual void range_begins(std::string_view /*name*/) noexcept {}
     virtual void range_ends() noexcept {}
-    // Scopes of nn::ModuleScope, while somebody wants the scopes (src/nn/module_scope.h).
+    // Scopes of nn::ModuleScope, while somebody wants the scopes (src/nn/running_modules.h).
     virtual void module_begins(const nn::Module&) noexcept {}
     virtual void module_ends() noexcept {}
 

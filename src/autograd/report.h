@@ -2,7 +2,7 @@
 #pragma once
 
 #include "autograd/row.h"
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 
 namespace mezzo {
 

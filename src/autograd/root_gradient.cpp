@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "core/backend.h"
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/step_memory.h"
 #include "core/tensor_impl.h"
 #include "mezzo/ops.h"

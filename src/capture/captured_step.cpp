@@ -6,10 +6,10 @@
 #include <list>
 #include <memory>
 
-#include "autograd/state.h"
-#include "core/capture.h"
+#include "autograd/autocast_state.h"
+#include "core/step_graph.h"
 #include "core/pending_factor.h"
-#include "core/step_party.h"
+#include "core/capture_consensus.h"
 
 namespace mezzo::cuda {
 

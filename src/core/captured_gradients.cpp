@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {

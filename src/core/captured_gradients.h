@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/scale_parts.h"
+#include "core/scale_state.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -25,7 +25,7 @@ public:
     void used(TensorImpl& leaf);
     // A leaf's gradient is dropped or replaced, whatever it was.
     void replaced(TensorImpl& leaf);
-    // The step has changed the scale state (core/scale_parts.h) of a gradient. known: `parts` is the whole
+    // The step has changed the scale state (core/scale_state.h) of a gradient. known: `parts` is the whole
     // state, whatever it was before the step; otherwise `parts` are added to it.
     void note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts);
     // Replays require that the gradient does not have all of these parts at this point of the step.

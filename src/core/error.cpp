@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "core/last_error.h"
+#include "core/live_error.h"
 #include "mezzo/device.h"
 #include "mezzo/shape.h"
 

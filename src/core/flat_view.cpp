@@ -1,4 +1,4 @@
-#include "core/side_by_side.h"
+#include "core/flat_view.h"
 
 #include <algorithm>
 

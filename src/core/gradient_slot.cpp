@@ -1,7 +1,7 @@
 #include "core/gradient_slot.h"
 
-#include "core/capture.h"
-#include "core/gradient_watcher.h"
+#include "core/step_graph.h"
+#include "core/gradient_hook.h"
 #include "core/pending_factor.h"
 #include "core/tensor_impl.h"
 

@@ -1,5 +1,5 @@
 // The gradient of a leaf with its state: a pending factor (core/pending_factor.h), its scale state
-// (core/scale_parts.h), the hook that reduces it between processes (core/gradient_watcher.h), and the records
+// (core/scale_state.h), the hook that reduces it between processes (core/gradient_hook.h), and the records
 // of a captured step (core/captured_gradients.h). No other code reaches the tensor, so that no reader can
 // forget one of these.
 #pragma once
@@ -9,7 +9,7 @@
 
 #include "core/internal.h"
 #include "core/ref.h"
-#include "core/scale_parts.h"
+#include "core/scale_state.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {

@@ -1,4 +1,4 @@
-#include "core/log.h"
+#include "core/log_line.h"
 
 #include <mutex>
 #include <optional>

@@ -1,8 +1,8 @@
-#include "core/random.h"
+#include "core/random_offset.h"
 
 #include <mutex>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 
 namespace mezzo {
 namespace {

@@ -1,9 +1,9 @@
-#include "core/capture.h"
+#include "core/step_graph.h"
 
 #include <exception>
 
 #include "core/pending_factor.h"
-#include "core/random.h"
+#include "core/random_offset.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {

@@ -1,7 +1,7 @@
 #include <cstddef>
 #include <new>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/enumerators.h"
 #include "core/free_list.h"
 #include "core/grad_meta.h"

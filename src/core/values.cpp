@@ -4,7 +4,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/staging.h"
 
 namespace mezzo {

@@ -1,6 +1,6 @@
 #include "mezzo/data/batch_loader.h"
 
-#include "data/order.h"
+#include "data/epoch_order.h"
 
 namespace mezzo::data::detail {
 

@@ -1,5 +1,5 @@
 // Computes the orders of epochs.
-#include "data/order.h"
+#include "data/epoch_order.h"
 
 #include <numeric>
 #include <string>

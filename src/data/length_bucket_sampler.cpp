@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "data/order.h"
+#include "data/epoch_order.h"
 #include "mezzo/data/sampler.h"
 #include "mezzo/error.h"
 

@@ -8,7 +8,7 @@
 #include "core/tensor_impl.h"
 #include "cpu/parallel.h"
 #include "data/normalize.h"
-#include "data/order.h"
+#include "data/epoch_order.h"
 #include "data/pixels.h"
 #include "mezzo/autograd.h"
 #include "mezzo/data/loader.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/backend.h"
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/staging.h"
 #include "core/tensor_impl.h"
 #include "kernels/proof.h"

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/memory_error.h"
-#include "data/order.h"
+#include "data/epoch_order.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 

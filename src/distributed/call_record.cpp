@@ -1,4 +1,4 @@
-#include "distributed/agree.h"
+#include "distributed/call_record.h"
 
 #include <iterator>
 #include <string>

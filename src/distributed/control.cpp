@@ -10,9 +10,9 @@
 #include <random>
 #include <utility>
 
-#include "core/log.h"
+#include "core/log_line.h"
 #include "core/processors.h"
-#include "distributed/last_words.h"
+#include "distributed/exit_reason.h"
 #include "distributed/store_messages.h"
 #include "distributed/store_server.h"
 #include "mezzo/error.h"

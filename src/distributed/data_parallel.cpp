@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "core/enumerators.h"
-#include "distributed/agreement.h"
+#include "distributed/rank_checks.h"
 #include "distributed/environment.h"
 #include "distributed/reducer.h"
 

@@ -12,7 +12,7 @@
 
 #include "core/device_collectives.h"
 #include "distributed/collectives.h"
-#include "distributed/place.h"
+#include "distributed/rank_info.h"
 #include "mezzo/device.h"
 #include "mezzo/tensor.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "distributed/place.h"
+#include "distributed/rank_info.h"
 
 namespace mezzo::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/last_words.h"
+#include "distributed/exit_reason.h"
 
 #include <cstdlib>
 #include <exception>

@@ -1,8 +1,8 @@
-#include "distributed/gather_parts.h"
+#include "distributed/gather_shards.h"
 
 #include <algorithm>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
 #include "distributed/perform.h"
 #include "mezzo/autograd.h"

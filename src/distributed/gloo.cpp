@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "distributed/gloo_module.h"
-#include "distributed/reduction.h"
+#include "distributed/element_reduction.h"
 
 // Static programs do not export the library's definition to this module. It is never called: dtypes are those
 // of tensors.

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "distributed/collectives.h"
-#include "distributed/place.h"
+#include "distributed/rank_info.h"
 
 namespace mezzo::distributed {
 

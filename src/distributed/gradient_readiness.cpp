@@ -1,4 +1,4 @@
-#include "distributed/arrivals.h"
+#include "distributed/gradient_readiness.h"
 
 #include <algorithm>
 

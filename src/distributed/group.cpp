@@ -1,4 +1,4 @@
-// Collective calls of a group on tensors. Each call begins with an exchange of records (distributed/agree.h).
+// Collective calls of a group on tensors. Each call begins with an exchange of records (distributed/call_record.h).
 #include "mezzo/distributed/group.h"
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "autograd/row.h"
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/enumerators.h"
 #include "core/tensor_impl.h"
-#include "distributed/agree.h"
+#include "distributed/call_record.h"
 #include "distributed/group_impl.h"
 #include "distributed/perform.h"
 #include "mezzo/autograd.h"

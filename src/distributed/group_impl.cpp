@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "core/capture.h"
-#include "core/last_error.h"
+#include "core/step_graph.h"
+#include "core/live_error.h"
 #include "mezzo/error.h"
 
 namespace mezzo::distributed {

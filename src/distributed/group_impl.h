@@ -12,11 +12,11 @@
 #include <string>
 #include <thread>
 
-#include "core/step_party.h"
+#include "core/capture_consensus.h"
 #include "distributed/collectives.h"
 #include "distributed/control.h"
 #include "distributed/device_engine.h"
-#include "distributed/place.h"
+#include "distributed/rank_info.h"
 #include "mezzo/distributed/group.h"
 
 namespace mezzo::distributed {
@@ -59,7 +59,7 @@ public:
     // captured.
     void issue(const std::function<void()>& operations);
     std::string engine_name() const;
-    // The group's object for the consensus of captured steps, made by step_party() (agreement.h).
+    // The group's object for the consensus of captured steps, made by step_party() (rank_checks.h).
     std::weak_ptr<StepParty>& party() { return party_; }
 
     // Breaks the group: all calls, present and future, end with this cause, unless there is an earlier one.

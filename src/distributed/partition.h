@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "optim/sharing.h"
+#include "optim/shard_sync.h"
 
 namespace mezzo::distributed {
 

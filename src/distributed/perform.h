@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/tensor_impl.h"
-#include "distributed/agree.h"
-#include "distributed/agreement.h"
+#include "distributed/call_record.h"
+#include "distributed/rank_checks.h"
 #include "distributed/group_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"

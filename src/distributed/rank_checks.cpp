@@ -1,9 +1,9 @@
-#include "distributed/agreement.h"
+#include "distributed/rank_checks.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 

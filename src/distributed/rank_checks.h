@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/step_party.h"
-#include "distributed/agree.h"
+#include "core/capture_consensus.h"
+#include "distributed/call_record.h"
 #include "distributed/bucket_layout.h"
 #include "distributed/group_impl.h"
 #include "mezzo/distributed/group.h"

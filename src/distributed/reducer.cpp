@@ -4,11 +4,11 @@
 #include <new>
 #include <utility>
 
-#include "autograd/state.h"
-#include "core/capture.h"
-#include "core/side_by_side.h"
+#include "autograd/autocast_state.h"
+#include "core/step_graph.h"
+#include "core/flat_view.h"
 #include "core/step_memory.h"
-#include "distributed/agreement.h"
+#include "distributed/rank_checks.h"
 #include "mezzo/autograd.h"
 
 namespace mezzo::distributed {

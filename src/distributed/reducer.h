@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "autograd/observer.h"
-#include "core/step_party.h"
-#include "distributed/arrivals.h"
+#include "core/capture_consensus.h"
+#include "distributed/gradient_readiness.h"
 #include "distributed/bucket.h"
 #include "distributed/group_impl.h"
 #include "distributed/mean.h"

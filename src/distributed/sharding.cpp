@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <exception>
 
-#include "core/capture.h"
-#include "core/last_error.h"
-#include "distributed/agree.h"
-#include "distributed/gather_parts.h"
+#include "core/step_graph.h"
+#include "core/live_error.h"
+#include "distributed/call_record.h"
+#include "distributed/gather_shards.h"
 #include "distributed/reducer.h"
 #include "mezzo/ops.h"
 

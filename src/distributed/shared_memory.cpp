@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cpu/elementwise/loops.h"
-#include "distributed/reduction.h"
+#include "distributed/element_reduction.h"
 #include "distributed/shared_segment.h"
 #include "mezzo/error.h"
 

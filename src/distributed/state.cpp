@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <type_traits>
 
-#include "distributed/agreement.h"
+#include "distributed/rank_checks.h"
 
 namespace mezzo::distributed {
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "autograd/state.h"
-#include "core/capture.h"
+#include "autograd/autocast_state.h"
+#include "core/step_graph.h"
 #include "core/tensor_impl.h"
-#include "distributed/agree.h"
+#include "distributed/call_record.h"
 #include "mezzo/autograd.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"

@@ -6,7 +6,7 @@
 #include "autograd/op_observer.h"
 #include "core/tensor_impl.h"
 #include "insight/ranges.h"
-#include "nn/places.h"
+#include "nn/module_paths.h"
 
 namespace mezzo::insight {
 

@@ -1,5 +1,5 @@
 // The only file that includes NVTX. NVTX's header finds the attached tool, if there is one, at its first use.
-#include "insight/nvtx.h"
+#include "insight/nvtx_calls.h"
 
 #include "mezzo/insight/nvtx.h"
 

@@ -3,12 +3,12 @@
 #include <vector>
 
 #include "autograd/op_observer.h"
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
-#include "insight/nvtx.h"
+#include "insight/nvtx_calls.h"
 #include "mezzo/error.h"
 #include "mezzo/insight/nvtx.h"
-#include "nn/places.h"
+#include "nn/module_paths.h"
 
 namespace mezzo::insight {
 

@@ -12,7 +12,7 @@
 #include "insight/device_times.h"
 #include "insight/memory_peak.h"
 #include "mezzo/insight/profiler.h"
-#include "nn/places.h"
+#include "nn/module_paths.h"
 
 namespace mezzo::insight {
 

@@ -5,7 +5,7 @@
 
 #include "core/enumerators.h"
 #include "insight/profile.h"
-#include "insight/text.h"
+#include "insight/si_number.h"
 
 namespace mezzo::insight {
 

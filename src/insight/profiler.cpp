@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
 #include "insight/flops.h"
 #include "insight/profile.h"

@@ -7,7 +7,7 @@
 
 #include "autograd/op_observer.h"
 #include "insight/ranges.h"
-#include "nn/places.h"
+#include "nn/module_paths.h"
 
 namespace mezzo::insight {
 

@@ -1,6 +1,6 @@
 #include "insight/ranges.h"
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/tensor_impl.h"
 #include "kernels/dispatch.h"
 #include "kernels/range.h"

@@ -1,6 +1,6 @@
 // Re-runs a skipped step under a RangeTrace, then restores gradients, buffers and generator.
 #include "core/gradient_slot.h"
-#include "core/gradient_watcher.h"
+#include "core/gradient_hook.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/insight/insight.h"

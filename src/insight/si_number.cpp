@@ -1,4 +1,4 @@
-#include "insight/text.h"
+#include "insight/si_number.h"
 
 #include <fmt/format.h>
 

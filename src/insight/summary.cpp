@@ -11,8 +11,8 @@
 #include "core/unlisted.h"
 #include "insight/evaluating.h"
 #include "insight/flops.h"
-#include "insight/text.h"
-#include "nn/places.h"
+#include "insight/si_number.h"
+#include "nn/module_paths.h"
 
 namespace mezzo::nn {
 namespace {

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "core/file_kind.h"
-#include "core/log.h"
+#include "core/log_line.h"
 #include "core/regular_file.h"
 #include "mezzo/error.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/rows.h"
-#include "core/side_by_side.h"
+#include "core/flat_view.h"
 #include "kernels/matmul.h"
 
 namespace mezzo::kernels {

@@ -11,8 +11,8 @@
 
 #include "core/backend.h"
 #include "core/build_id.h"
-#include "core/capture.h"
-#include "core/log.h"
+#include "core/step_graph.h"
+#include "core/log_line.h"
 #include "core/separate_memory.h"
 #include "kernels/registry.h"
 #include "kernels/verdict_file.h"

@@ -13,8 +13,8 @@
 #include <unordered_set>
 
 #include "core/enumerators.h"
-#include "core/log.h"
-#include "core/scale_parts.h"
+#include "core/log_line.h"
+#include "core/scale_state.h"
 #include "core/tensor_impl.h"
 #include "core/unlisted.h"
 #include "mezzo/autograd.h"

@@ -1,4 +1,4 @@
-#include "nn/places.h"
+#include "nn/module_paths.h"
 
 #include <algorithm>
 

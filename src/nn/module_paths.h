@@ -10,7 +10,7 @@
 #include "autograd/row.h"
 #include "core/internal.h"
 #include "mezzo/module.h"
-#include "nn/module_scope.h"
+#include "nn/running_modules.h"
 
 namespace mezzo::nn {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "core/side_by_side.h"
+#include "core/flat_view.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 

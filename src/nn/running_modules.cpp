@@ -1,4 +1,4 @@
-#include "nn/module_scope.h"
+#include "nn/running_modules.h"
 
 #include <atomic>
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "mezzo/image_ops.h"
 #include "ops/norm_common.h"
 #include "ops/products.h"

@@ -1,5 +1,5 @@
 // Conversions between dtypes and devices, and copies.
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/enumerators.h"
 #include "core/staging.h"
 #include "kernels/copy.h"

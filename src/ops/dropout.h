@@ -1,7 +1,7 @@
 // dropout at a given offset in the random stream, for ops that contain a dropout.
 #pragma once
 
-#include "core/random.h"
+#include "core/random_offset.h"
 #include "ops/common.h"
 
 namespace mezzo {

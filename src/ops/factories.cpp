@@ -6,7 +6,7 @@
 #include "core/enumerators.h"
 #include "core/memory_error.h"
 #include "core/philox.h"
-#include "core/random.h"
+#include "core/random_offset.h"
 #include "core/tensor_impl.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"

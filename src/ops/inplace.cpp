@@ -1,7 +1,7 @@
 // In-place writes, for optimizers, running statistics and initialisers. They are never recorded.
 #include "autograd/op_observer.h"
-#include "core/capture.h"
-#include "core/random.h"
+#include "core/step_graph.h"
+#include "core/random_offset.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"

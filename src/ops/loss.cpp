@@ -1,6 +1,6 @@
 // Losses of an input and a target of one shape.
 #include "kernels/loss.h"
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "mezzo/loss_ops.h"
 #include "mezzo/pointwise_ops.h"
 #include "ops/loss_common.h"

@@ -1,6 +1,6 @@
 // Merged linear layers (joint_linear): several linear layers of one input as one product. The gradient of the
 // weights is one product, too, if their gradients are contiguous in memory.
-#include "kernels/joint_linear.h"
+#include "kernels/merged_linear.h"
 
 #include <algorithm>
 #include <numeric>

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::optim {

@@ -1,6 +1,6 @@
 // An optimizer's update inside a captured step: the learning rates that are computed before each replay, the
 // conditions of a replay, and the bookkeeping of the host after it.
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {

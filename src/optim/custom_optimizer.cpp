@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "mezzo/autocast.h"
 #include "mezzo/ops.h"
 #include "optim/optimizer.h"

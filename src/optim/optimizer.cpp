@@ -9,7 +9,7 @@
 #include <ostream>
 #include <unordered_map>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/unlisted.h"
 #include "mezzo/ops.h"
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "core/internal.h"
-#include "core/scale_parts.h"
+#include "core/scale_state.h"
 #include "mezzo/optim.h"
 #include "optim/optimizer_type.h"
-#include "optim/sharing.h"
+#include "optim/shard_sync.h"
 #include "optim/update.h"
 
 namespace mezzo::optim {
@@ -102,7 +102,7 @@ Tensor* writable_copy16(const Slot& slot, bool conditional);
 // the update kernel needs: whatever can throw does so here, before gradients and parameters change.
 // conditional: the update is skipped if StepState says found_inf.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling);
-// Throws Error(state), "op: …; advice", if has_parts() (core/scale_parts.h) is true of a gradient of the
+// Throws Error(state), "op: …; advice", if has_parts() (core/scale_state.h) is true of a gradient of the
 // optimizer.
 void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/enumerators.h"
 #include "mezzo/ops.h"
 #include "optim/optimizer.h"

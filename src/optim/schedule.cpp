@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {

@@ -1,4 +1,4 @@
-#include "optim/sharing.h"
+#include "optim/shard_sync.h"
 
 #include "optim/optimizer.h"
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/side_by_side.h"
+#include "core/flat_view.h"
 #include "mezzo/ops.h"
 #include "optim/arena.h"
 #include "optim/optimizer.h"
@@ -152,7 +152,7 @@ void drop_unless_all(const Placed* begin, const Placed* end) {
     }
 }
 
-// Makes the 16-bit copies that are missing. Parameters that are contiguous in memory (core/side_by_side.h)
+// Makes the 16-bit copies that are missing. Parameters that are contiguous in memory (core/flat_view.h)
 // get contiguous copies, so that a product that reads the parameters as one reads the copies as one, too. If
 // one of them is missing, all of them are made anew.
 void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {

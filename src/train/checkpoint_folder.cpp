@@ -17,7 +17,7 @@
 #include <fmt/format.h>
 
 #include "core/enumerators.h"
-#include "core/log.h"
+#include "core/log_line.h"
 #include "mezzo/distributed/state.h"
 #include "mezzo/train/checkpoint.h"
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <thread>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/amp.h"
 #include "mezzo/autograd.h"

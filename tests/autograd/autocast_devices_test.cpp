@@ -1,7 +1,7 @@
 // The devices on which an Autocast scope has an effect.
 #include <catch2/catch.hpp>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "mezzo/amp.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"

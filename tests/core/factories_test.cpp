@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/philox.h"
-#include "core/random.h"
+#include "core/random_offset.h"
 #include "core/tensor_impl.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/ops.h"

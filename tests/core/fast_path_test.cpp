@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "core/build_id.h"
-#include "core/log.h"
+#include "core/log_line.h"
 #include "kernels/verdict_file.h"
 #include "mezzo/cuda.h"
 #include "mezzo/device.h"

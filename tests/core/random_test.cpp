@@ -1,4 +1,4 @@
-#include "core/random.h"
+#include "core/random_offset.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

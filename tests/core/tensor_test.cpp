@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/random.h"
+#include "core/random_offset.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"

@@ -2,7 +2,7 @@
 // mixed-precision training.
 #include <catch2/catch.hpp>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"

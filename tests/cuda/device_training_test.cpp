@@ -4,7 +4,7 @@
 #include <limits>
 #include <memory>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/train/trainer.h"

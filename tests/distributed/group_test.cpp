@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/last_error.h"
+#include "core/live_error.h"
 #include "distributed/control.h"
 #include "distributed/environment.h"
 #include "distributed/group_impl.h"

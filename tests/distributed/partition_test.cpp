@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "distributed/gather_parts.h"
+#include "distributed/gather_shards.h"
 #include "mezzo/ops.h"
 #include "tests/distributed/thread_group.h"
 

@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
-#include "core/side_by_side.h"
-#include "distributed/arrivals.h"
+#include "core/flat_view.h"
+#include "distributed/gradient_readiness.h"
 #include "distributed/bucket.h"
 #include "mezzo/insight/insight.h"
 #include "tests/distributed/thread_group.h"

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"

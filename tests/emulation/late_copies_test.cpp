@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "core/staging.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/data/prefetch.h"

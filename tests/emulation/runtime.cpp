@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/capture.h"
+#include "core/step_graph.h"
 #include "cuda/elementwise/copies.h"
 #include "cuda/runtime/capture_owner.h"
 #include "cuda/runtime/device_id.h"
 #include "cuda/runtime/devices.h"
-#include "cuda/runtime/last_error.h"
+#include "cuda/runtime/clear_error.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"

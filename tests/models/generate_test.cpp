@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "mezzo/amp.h"
 #include "mezzo/device.h"
 #include "mezzo/eval_mode.h"

@@ -2,8 +2,8 @@
 // copies, and that results do not depend on it.
 #include <catch2/catch.hpp>
 
-#include "autograd/state.h"
-#include "core/side_by_side.h"
+#include "autograd/autocast_state.h"
+#include "core/flat_view.h"
 #include "mezzo/amp.h"
 #include "mezzo/attention_ops.h"
 #include "mezzo/autocast.h"

@@ -2,7 +2,7 @@
 // would otherwise make.
 #include <catch2/catch.hpp>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "mezzo/mezzo.h"
 #include "tests/support/support.h"
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <memory>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "mezzo/mezzo.h"
 #include "tests/support/support.h"
 

@@ -6,7 +6,7 @@
 #include "cpu/elementwise/strided.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/kernels.h"
-#include "kernels/joint_linear.h"
+#include "kernels/merged_linear.h"
 #include "kernels/linear_weight_grad.h"
 
 namespace mezzo {

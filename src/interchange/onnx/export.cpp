@@ -5,7 +5,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "autograd/state.h"
+#include "autograd/autocast_state.h"
 #include "interchange/onnx/batch.h"
 #include "interchange/onnx/tracer.h"
 #include "interchange/onnx_file.h"

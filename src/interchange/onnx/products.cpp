@@ -1,6 +1,6 @@
 // Mappings of matrix products: linear layers and matmul. Attention is exported as its decomposition.
 #include "interchange/onnx/mapping.h"
-#include "kernels/joint_linear.h"
+#include "kernels/merged_linear.h"
 #include "kernels/matmul.h"
 
 namespace mezzo::onnx {

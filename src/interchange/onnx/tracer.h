@@ -8,7 +8,7 @@
 
 #include "autograd/op_observer.h"
 #include "interchange/onnx/mapping.h"
-#include "nn/places.h"
+#include "nn/module_paths.h"
 
 namespace mezzo::onnx {
 
