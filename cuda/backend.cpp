@@ -125,9 +125,9 @@ const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
 }  // namespace
 
 extern const StepKernels cuda_step_kernels;  // cuda/optim/step.cu
-extern const ProofList cuda_proofs;          // cuda/proof/proofs.cpp
+extern const SelfChecks cuda_self_checks;    // cuda/self_check/self_checks.cpp
 extern const BackendParts cuda_parts;
-constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels, &cuda_proofs,
+constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels, &cuda_self_checks,
                                         &cuda::cupti::library};
 
 }  // namespace mezzo

@@ -192,8 +192,9 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--lr", s.lr, "learning rate at the start")->transform(program::learning_rate());
     program::add_seed(app, s.seed, "of weights and order");
     program::add_device(app, device);
-    app.add_option("--prefetch", s.prefetch,
-                   "batches copied to a GPU ahead of their use; default: 2 where it has proven such copies")
+    app.add_option(
+           "--prefetch", s.prefetch,
+           "batches copied to a GPU ahead of their use; default: 2 where such copies passed its self-check")
         ->transform(program::in_range(0, 16));
     program::add_threads(app, threads);
     app.add_flag("--progress", progress, "show a progress line even when standard error is no terminal");

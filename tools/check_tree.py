@@ -60,7 +60,7 @@ ALLOWED = {
     "src/optim": USER + ["kernels/step.h", "kernels/functor_step.h", "kernels/step_copies.h"],
     "src/nn": USER + ["autograd/", "optim/update.h"],
     "src/amp": USER + ["optim/", "nn/"],
-    "src/data": USER + ["io/", "cpu/parallel.h", "kernels/proof.h"],
+    "src/data": USER + ["io/", "cpu/parallel.h", "kernels/self_check.h"],
     "src/text": USER + ["io/", "cpu/parallel.h"],
     "src/models": USER + ["io/", "nn/"],
     "src/distributed": USER + ["autograd/", "optim/", "ops/running_statistics.h", "cpu/parallel.h"],

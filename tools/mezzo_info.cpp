@@ -14,7 +14,7 @@
 #include "cpu/isa/cpu_name.h"
 #include "cpu/isa/isa.h"
 #include "distributed/gloo_library.h"
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 #include "samples/program.h"
 #include "self_test.h"
 
@@ -86,24 +86,24 @@ void print_machine() {
 
 void print_choices(bool measure) {
     if (mz::cpu::isa_is_forced()) return;
-    if (measure) mz::cpu::measure_gemm_verdicts();
-    const auto verdicts = mz::cpu::gemm_verdicts();
-    if (verdicts.empty()) return;
+    if (measure) mz::cpu::measure_gemm_choices();
+    const auto results = mz::cpu::gemm_choices();
+    if (results.empty()) return;
     fmt::print("\nKernels of matrix products; microseconds on one thread\n");
-    for (const auto& v : verdicts) fmt::print("{:32}  {:8}  {}\n", v.what, v.chosen, v.times);
+    for (const auto& v : results) fmt::print("{:32}  {:8}  {}\n", v.what, v.chosen, v.times);
 }
 
 // Prints the cached results of the self-checks of a device's fast paths.
-void print_verdicts(mz::Device device, bool prove) {
-    if (prove) mz::prove_all(device);
-    const std::vector<mz::ListedVerdict> verdicts = mz::verdicts_of(device);
-    if (verdicts.empty()) return;
+void print_check_results(mz::Device device, bool run) {
+    if (run) mz::run_self_checks(device);
+    const std::vector<mz::ListedCheckResult> results = mz::check_results_of(device);
+    if (results.empty()) return;
     fmt::print("\nFast paths of {}\n", mz::hardware_name(device));
-    for (const mz::ListedVerdict& v : verdicts)
-        fmt::print("{:44}  {}\n", mz::text_of(v.proof),
-                   v.verdict.state == mz::Verdict::good   ? "proven"
-                   : v.verdict.state == mz::Verdict::open ? "not proven yet"
-                                                          : "not used; " + v.verdict.reason);
+    for (const mz::ListedCheckResult& v : results)
+        fmt::print("{:44}  {}\n", mz::text_of(v.self_check),
+                   v.result.state == mz::CheckResult::good   ? "passed"
+                   : v.result.state == mz::CheckResult::open ? "not checked yet"
+                                                             : "not used; " + v.result.reason);
 }
 
 // Prints whether every device computes correct results, and returns it.
@@ -122,14 +122,14 @@ bool print_self_test() {
 }
 
 int parse_and_run(int argc, char** argv) {
-    bool measure = false, prove = false, test = false;
+    bool measure = false, self_check = false, test = false;
     std::string device;
     CLI::App app{"Prints what mezzo found on this machine."};
     app.add_flag("--measure", measure,
-                 "time matrix products of every class of sizes now, and keep the verdicts");
+                 "time matrix products of every class of sizes now, and keep the results");
     auto* const named = app.add_option("--device", device,
-                                       "cuda or cuda:N: print which fast paths it has proven, and why not");
-    app.add_flag("--prove", prove, "prove all of them now, and keep the verdicts")->needs(named);
+                                       "cuda or cuda:N: print the results of its self-checks of fast paths");
+    app.add_flag("--self-check", self_check, "run all of them now, and store the results")->needs(named);
     app.add_flag("--self-test", test,
                  "compute small problems on every device; exit code 1 if a result is wrong");
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
@@ -137,7 +137,7 @@ int parse_and_run(int argc, char** argv) {
         device.empty() ? std::nullopt : std::optional(mz::parse_device(device.c_str()));
     print_machine();
     print_choices(measure);
-    if (chosen) print_verdicts(*chosen, prove);
+    if (chosen) print_check_results(*chosen, self_check);
     return test && !print_self_test() ? 1 : 0;
 }
 

@@ -10,7 +10,7 @@
 #include "cuda/kernels.h"
 #include "kernels/functor_math.h"
 #include "kernels/packed_attention.h"
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 #include "mezzo/device.h"
 
 namespace mezzo::cuda {

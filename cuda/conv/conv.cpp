@@ -10,7 +10,7 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "cuda/runtime/runtime.h"
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
 

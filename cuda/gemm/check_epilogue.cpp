@@ -123,11 +123,11 @@ private:
 
 // Result of the trials for this problem and algorithm: an earlier call's if there is one, otherwise runs
 // them.
-std::optional<bool> verdict(GemmService& s, const lt::Problem& problem, const lt::Algo& algo) {
-    std::vector<EpilogueVerdict>& known = s.epilogue_verdicts[problem];
+std::optional<bool> result(GemmService& s, const lt::Problem& problem, const lt::Algo& algo) {
+    std::vector<EpilogueResult>& known = s.epilogue_results[problem];
     lt::Algo named = algo;
     named.workspace = 0;  // depends on the size
-    for (const EpilogueVerdict& earlier : known)
+    for (const EpilogueResult& earlier : known)
         if (earlier.algo == named) return earlier.is_right;
     known.push_back({named, Trials(s, problem, algo).passed()});
     return known.back().is_right;
@@ -137,9 +137,9 @@ std::optional<bool> verdict(GemmService& s, const lt::Problem& problem, const lt
 
 bool has_right_epilogue(GemmService& s, const lt::Problem& p, const lt::Algo& algo) {
     if (!rounds_bias(p) && !applies_relu(p.epilogue) && !is_curved(p.epilogue)) return true;
-    if (const auto right = verdict(s, trial_problem(p, trial_m, trial_n), algo)) return *right;
+    if (const auto right = result(s, trial_problem(p, trial_m, trial_n), algo)) return *right;
     if (is_curved(p.epilogue) && p.m * p.n < enough_arguments) return false;
-    return verdict(s, trial_problem(p, p.m, p.n), algo).value_or(false);
+    return result(s, trial_problem(p, p.m, p.n), algo).value_or(false);
 }
 
 }  // namespace mezzo::cuda

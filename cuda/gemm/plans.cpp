@@ -148,7 +148,7 @@ std::vector<lt::Epilogue> weight_epilogues(const Gemm& g) {
 // Drops the plans, but not the choices: they are checked again before their next use.
 void forget_plans(GemmService& s) {
     s.plans.clear();
-    s.epilogue_verdicts.clear();
+    s.epilogue_results.clear();
     for (const auto& [request, choice] : s.settled)
         if (choice) s.loaded.emplace(request, *choice);
     s.settled.clear();
@@ -322,7 +322,7 @@ void clear_gemm_plans() {
     GemmService& s = gemm_service();
     const std::lock_guard lock(s.mutex);
     s.plans.clear();
-    s.epilogue_verdicts.clear();
+    s.epilogue_results.clear();
     s.settled.clear();
     s.loaded.clear();
 }

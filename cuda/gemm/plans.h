@@ -31,7 +31,7 @@ struct CachedPlan {
 };
 
 // Result of the check of an algorithm's epilogue; empty if the library did not run it.
-struct EpilogueVerdict {
+struct EpilogueResult {
     lt::Algo algo;
     std::optional<bool> is_right;
 };
@@ -43,7 +43,7 @@ struct GemmService {
     std::unordered_map<lt::Request, std::optional<lt::Choice>, PlanHash> settled;
     std::unordered_map<lt::Request, lt::Choice, PlanHash> loaded;  // from files, not checked yet
     // Results by the problem that was checked (check_epilogue.h).
-    std::unordered_map<lt::Problem, std::vector<EpilogueVerdict>, PlanHash> epilogue_verdicts;
+    std::unordered_map<lt::Problem, std::vector<EpilogueResult>, PlanHash> epilogue_results;
     std::vector<Block*> workspaces;  // by device
 };
 GemmService& gemm_service();

@@ -4,9 +4,9 @@
 
 #include "core/tensor_impl.h"
 #include "cuda/attention/attention.h"
-#include "cuda/proof/compare.h"
-#include "cuda/proof/proofs.h"
 #include "cuda/runtime/runtime.h"
+#include "cuda/self_check/compare.h"
+#include "cuda/self_check/self_checks.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -57,33 +57,34 @@ struct Attended {
 
 }  // namespace
 
-void prove_attention(const Proof& proof) {
+void check_attention(const SelfCheck& self_check) {
     for (const Problem& p : problems) {
-        const Attended plain(p, proof.dtype, proof.size), fast(p, proof.dtype, proof.size);
+        const Attended plain(p, self_check.dtype, self_check.size),
+            fast(p, self_check.dtype, self_check.size);
         plain.forward(AttentionWay::plain);
         require_taken(forward_name, fast.forward(AttentionWay::flash));
         // Weights are rounded to 16 bit before they are multiplied.
-        require_close(forward_name, fast.y, plain.y, 4 * rounding_of(proof.dtype));
+        require_close(forward_name, fast.y, plain.y, 4 * rounding_of(self_check.dtype));
         require_close(forward_name, fast.largest, plain.largest, 0x1p-18);
         require_close(forward_name, fast.sum, plain.sum, 0x1p-10);
     }
 }
 
-void prove_attention_grad(const Proof& proof) {
+void check_attention_grad(const SelfCheck& self_check) {
     for (const Problem& p : problems) {
-        const Attended x(p, proof.dtype, proof.size);
+        const Attended x(p, self_check.dtype, self_check.size);
         x.forward(AttentionWay::plain);
-        const Tensor g = input_of(x.y.shape(), proof.dtype, 4);
+        const Tensor g = input_of(x.y.shape(), self_check.dtype, 4);
         const Tensor in[] = {g, x.q, x.k, x.v, x.y, x.largest, x.sum, x.mask};
         Tensors plain, fast;
         for (const Tensor& operand : {x.q, x.k, x.v}) {
-            plain.push_back(result_of(operand.shape(), proof.dtype));
-            fast.push_back(result_of(operand.shape(), proof.dtype));
+            plain.push_back(result_of(operand.shape(), self_check.dtype));
+            fast.push_back(result_of(operand.shape(), self_check.dtype));
         }
         attention_backward(in, {x.at}, plain, AttentionWay::plain);
         require_taken(backward_name, attention_backward(in, {x.at}, fast, AttentionWay::flash));
         for (std::size_t i = 0; i < plain.size(); ++i)
-            require_close(backward_name, fast[i], plain[i], 8 * rounding_of(proof.dtype));
+            require_close(backward_name, fast[i], plain[i], 8 * rounding_of(self_check.dtype));
     }
 }
 

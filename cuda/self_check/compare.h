@@ -1,4 +1,4 @@
-// Inputs, results and comparisons for the self-checks of CUDA's optimized kernels (kernels/proof.h).
+// Inputs, results and comparisons for the self-checks of CUDA's optimized kernels (kernels/self_check.h).
 #pragma once
 
 #include <cstdint>

@@ -5,9 +5,9 @@
 #include "core/tensor_impl.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
-#include "cuda/proof/compare.h"
-#include "cuda/proof/proofs.h"
 #include "cuda/runtime/runtime.h"
+#include "cuda/self_check/compare.h"
+#include "cuda/self_check/self_checks.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 #include "kernels/loss.h"
@@ -51,14 +51,14 @@ struct Layer {
                       64 * rounding_of(sums.dtype()) + 2 * rounding_of(before.dtype()));
     }
     // Checks one kernel, as in the gradient of a layer by its own result.
-    void prove_kernel(const char* what, const Tensor& mask) const {
+    void check_kernel(const char* what, const Tensor& mask) const {
         const Tensor out[] = {result_of(g.shape(), g.dtype()), result_of(sums.shape(), sums.dtype())};
         const Tensor in[] = {g, kept, mask};
         activation_grad(in, {.activation = activation}, out);
         require_same(what, out[0], out[1]);
     }
     // Checks one kernel behind the product that has made g.
-    void prove_behind_product(const char* what, const Tensor& mask) const {
+    void check_behind_product(const char* what, const Tensor& mask) const {
         const Tensor product = copy_of(g), found = result_of(sums.shape(), sums.dtype());
         Gemm gemm = matrix(product);
         gemm.kept = raw(kept);
@@ -80,9 +80,10 @@ struct Layer {
     }
 };
 
-template <class Use> void each_layer(const Proof& proof, std::span<const Activation> chosen, const Use& use) {
+template <class Use>
+void each_layer(const SelfCheck& self_check, std::span<const Activation> chosen, const Use& use) {
     for (const Shape& shape : {Shape{151, 72}, Shape{37, 43}})
-        for (const Activation activation : chosen) use(Layer(shape, proof.dtype, activation));
+        for (const Activation activation : chosen) use(Layer(shape, self_check.dtype, activation));
 }
 
 // The mask of x, made by the host (kernels/activation.h).
@@ -100,7 +101,7 @@ Tensor mask_of(const Tensor& x) {
 }
 
 // Checks the same sums behind the gradient of a loss.
-void prove_loss(const Shape& shape, Dtype dtype) {
+void check_loss(const Shape& shape, Dtype dtype) {
     const Dtype wide = sum_type(dtype);
     const Tensor input = input_of(shape, dtype, 1), target = input_of(shape, wide, 2),
                  g = input_of({}, wide, 3);
@@ -116,28 +117,28 @@ void prove_loss(const Shape& shape, Dtype dtype) {
 
 }  // namespace
 
-void prove_bias_gradients(const Proof& proof) {
-    each_layer(proof, activations,
-               [](const Layer& layer) { layer.prove_kernel("gradients of activation and bias", {}); });
-    for (const Shape& shape : {Shape{151, 72}, Shape{37, 43}}) prove_loss(shape, proof.dtype);
+void check_bias_gradients(const SelfCheck& self_check) {
+    each_layer(self_check, activations,
+               [](const Layer& layer) { layer.check_kernel("gradients of activation and bias", {}); });
+    for (const Shape& shape : {Shape{151, 72}, Shape{37, 43}}) check_loss(shape, self_check.dtype);
 }
 
-void prove_layers(const Proof& proof) {
-    each_layer(proof, activations, [](const Layer& layer) {
-        layer.prove_behind_product("activation's gradient behind a product", {});
+void check_layers(const SelfCheck& self_check) {
+    each_layer(self_check, activations, [](const Layer& layer) {
+        layer.check_behind_product("activation's gradient behind a product", {});
     });
 }
 
-void prove_relu_masks(const Proof& proof) {
+void check_relu_masks(const SelfCheck& self_check) {
     constexpr Activation relu[] = {Activation::relu};
-    each_layer(proof, relu, [](const Layer& layer) {
+    each_layer(self_check, relu, [](const Layer& layer) {
         const Tensor expected = mask_of(layer.kept), made = result_of(expected.shape(), uint8);
         Gemm gemm = layer.matrix(layer.kept);
         gemm.mask = raw(made);
         gemm_mask(gemm);
         require_equal("ReLU mask", made, expected);
-        layer.prove_kernel("gradients of activation and bias from a ReLU mask", made);
-        layer.prove_behind_product("activation's gradient from a ReLU mask", made);
+        layer.check_kernel("gradients of activation and bias from a ReLU mask", made);
+        layer.check_behind_product("activation's gradient from a ReLU mask", made);
     });
 }
 

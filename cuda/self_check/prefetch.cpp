@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "core/tensor_impl.h"
-#include "cuda/proof/compare.h"
-#include "cuda/proof/proofs.h"
 #include "cuda/runtime/runtime.h"
 #include "cuda/runtime/staging.h"
+#include "cuda/self_check/compare.h"
+#include "cuda/self_check/self_checks.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 #include "mezzo/error.h"
@@ -36,7 +36,7 @@ struct Waiting {
 
 // Copies into a target that is in use when the copy is requested, and is read right after: the copy has to
 // wait for the device, and then the device for the copy.
-void prove_prefetch(const Proof&) {
+void check_prefetch(const SelfCheck&) {
     constexpr std::int64_t size = 1 << 16;
     constexpr std::size_t bytes = size * sizeof(float);
     const Tensor source = input_of({size}, float32, 1), expected = result_of({size}, float32),

@@ -1,6 +1,6 @@
 // The list of CUDA's self-checks, and the identity of device and libraries for which their cached results
 // hold.
-#include "cuda/proof/proofs.h"
+#include "cuda/self_check/self_checks.h"
 
 #include "cuda/gemm/lt.h"
 #include "cuda/runtime/capture_owner.h"
@@ -11,49 +11,49 @@
 namespace mezzo {
 namespace {
 
-constexpr Proof all[] = {{FastPathId::flash_attention, float16, 32},
-                         {FastPathId::flash_attention, float16, 64},
-                         {FastPathId::flash_attention, float16, 128},
-                         {FastPathId::flash_attention, bfloat16, 32},
-                         {FastPathId::flash_attention, bfloat16, 64},
-                         {FastPathId::flash_attention, bfloat16, 128},
-                         {FastPathId::flash_attention_grad, float16, 32},
-                         {FastPathId::flash_attention_grad, float16, 64},
-                         {FastPathId::flash_attention_grad, float16, 128},
-                         {FastPathId::flash_attention_grad, bfloat16, 32},
-                         {FastPathId::flash_attention_grad, bfloat16, 64},
-                         {FastPathId::flash_attention_grad, bfloat16, 128},
-                         {FastPathId::implicit_convolution, float16},
-                         {FastPathId::implicit_convolution, bfloat16},
-                         {FastPathId::implicit_convolution_input_grad, float16},
-                         {FastPathId::implicit_convolution_input_grad, bfloat16},
-                         {FastPathId::implicit_convolution_weight_grad, float16},
-                         {FastPathId::implicit_convolution_weight_grad, bfloat16},
-                         {FastPathId::bias_gradients, float16},
-                         {FastPathId::bias_gradients, bfloat16},
-                         {FastPathId::bias_gradients, float32},
-                         {FastPathId::bias_gradients, float64},
-                         {FastPathId::layers, float16},
-                         {FastPathId::layers, bfloat16},
-                         {FastPathId::layers, float32},
-                         {FastPathId::layers, float64},
-                         {FastPathId::relu_masks, float16},
-                         {FastPathId::relu_masks, bfloat16},
-                         {FastPathId::relu_masks, float32},
-                         {FastPathId::relu_masks, float64},
-                         {FastPathId::prefetch}};
+constexpr SelfCheck all[] = {{FastPathId::flash_attention, float16, 32},
+                             {FastPathId::flash_attention, float16, 64},
+                             {FastPathId::flash_attention, float16, 128},
+                             {FastPathId::flash_attention, bfloat16, 32},
+                             {FastPathId::flash_attention, bfloat16, 64},
+                             {FastPathId::flash_attention, bfloat16, 128},
+                             {FastPathId::flash_attention_grad, float16, 32},
+                             {FastPathId::flash_attention_grad, float16, 64},
+                             {FastPathId::flash_attention_grad, float16, 128},
+                             {FastPathId::flash_attention_grad, bfloat16, 32},
+                             {FastPathId::flash_attention_grad, bfloat16, 64},
+                             {FastPathId::flash_attention_grad, bfloat16, 128},
+                             {FastPathId::implicit_convolution, float16},
+                             {FastPathId::implicit_convolution, bfloat16},
+                             {FastPathId::implicit_convolution_input_grad, float16},
+                             {FastPathId::implicit_convolution_input_grad, bfloat16},
+                             {FastPathId::implicit_convolution_weight_grad, float16},
+                             {FastPathId::implicit_convolution_weight_grad, bfloat16},
+                             {FastPathId::bias_gradients, float16},
+                             {FastPathId::bias_gradients, bfloat16},
+                             {FastPathId::bias_gradients, float32},
+                             {FastPathId::bias_gradients, float64},
+                             {FastPathId::layers, float16},
+                             {FastPathId::layers, bfloat16},
+                             {FastPathId::layers, float32},
+                             {FastPathId::layers, float64},
+                             {FastPathId::relu_masks, float16},
+                             {FastPathId::relu_masks, bfloat16},
+                             {FastPathId::relu_masks, float32},
+                             {FastPathId::relu_masks, float64},
+                             {FastPathId::prefetch}};
 
-using Run = void (*)(const Proof&);
+using Run = void (*)(const SelfCheck&);
 // In the order of FastPathId.
-constexpr Run runs[fast_path_count] = {cuda::prove_attention,
-                                       cuda::prove_attention_grad,
-                                       cuda::prove_convolution,
-                                       cuda::prove_convolution_input_grad,
-                                       cuda::prove_convolution_weight_grad,
-                                       cuda::prove_bias_gradients,
-                                       cuda::prove_layers,
-                                       cuda::prove_relu_masks,
-                                       cuda::prove_prefetch};
+constexpr Run runs[fast_path_count] = {cuda::check_attention,
+                                       cuda::check_attention_grad,
+                                       cuda::check_convolution,
+                                       cuda::check_convolution_input_grad,
+                                       cuda::check_convolution_weight_grad,
+                                       cuda::check_bias_gradients,
+                                       cuda::check_layers,
+                                       cuda::check_relu_masks,
+                                       cuda::check_prefetch};
 
 std::string library_version() {
     try {
@@ -75,14 +75,14 @@ bool ready(int device) {
     return !cuda::CaptureOwner::any(device) && !cuda::stream_is_capturing();
 }
 
-void run(const Proof& proof, int device) {
+void run(const SelfCheck& self_check, int device) {
     const cuda::OnDevice scope(device);
-    runs[int(proof.path)](proof);
+    runs[int(self_check.path)](self_check);
 }
 
 }  // namespace
 
-extern const ProofList cuda_proofs;
-constinit const ProofList cuda_proofs{all, identity, ready, run};
+extern const SelfChecks cuda_self_checks;
+constinit const SelfChecks cuda_self_checks{all, identity, ready, run};
 
 }  // namespace mezzo

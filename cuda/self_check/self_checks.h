@@ -1,18 +1,18 @@
-// Self-checks of CUDA's optimized kernels (kernels/proof.h), on the current device.
+// Self-checks of CUDA's optimized kernels (kernels/self_check.h), on the current device.
 #pragma once
 
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 
 namespace mezzo::cuda {
 
-void prove_attention(const Proof& proof);
-void prove_attention_grad(const Proof& proof);
-void prove_convolution(const Proof& proof);
-void prove_convolution_input_grad(const Proof& proof);
-void prove_convolution_weight_grad(const Proof& proof);
-void prove_bias_gradients(const Proof& proof);
-void prove_layers(const Proof& proof);
-void prove_relu_masks(const Proof& proof);
-void prove_prefetch(const Proof& proof);
+void check_attention(const SelfCheck& self_check);
+void check_attention_grad(const SelfCheck& self_check);
+void check_convolution(const SelfCheck& self_check);
+void check_convolution_input_grad(const SelfCheck& self_check);
+void check_convolution_weight_grad(const SelfCheck& self_check);
+void check_bias_gradients(const SelfCheck& self_check);
+void check_layers(const SelfCheck& self_check);
+void check_relu_masks(const SelfCheck& self_check);
+void check_prefetch(const SelfCheck& self_check);
 
 }  // namespace mezzo::cuda

@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "core/backend.h"
-#include "core/step_graph.h"
 #include "core/staging.h"
+#include "core/step_graph.h"
 #include "core/tensor_impl.h"
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 
 namespace mezzo::data::detail {
 
@@ -109,7 +109,8 @@ Transfers::Transfers(Device device, int ahead) : queue_(nullptr) {
     check(ahead >= automatic_prefetch, ErrorKind::value, "prefetch: ahead is ", ahead,
           "; it must be automatic_prefetch or a number of batches");
     const bool beside = backend_of("prefetch", device).make_staging != nullptr;
-    if (beside && ahead == automatic_prefetch) ahead = proven(FastPathId::prefetch, device) ? 2 : 0;
+    if (beside && ahead == automatic_prefetch)
+        ahead = passes_self_check(FastPathId::prefetch, device) ? 2 : 0;
     if (beside && ahead > 0) queue_ = new TransferQueue{device, static_cast<std::size_t>(ahead), {}, 0};
 }
 

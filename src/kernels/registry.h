@@ -10,7 +10,7 @@
 namespace mezzo {
 
 struct DeviceTraceLibrary;  // core/device_trace.h
-struct ProofList;           // kernels/proof.h
+struct SelfChecks;          // kernels/self_check.h
 struct StepKernels;         // kernels/step.h
 
 // The parts of a backend. Only `memory` is required: an op without a kernel here runs its decomposition; if
@@ -19,7 +19,7 @@ struct BackendParts {
     const Backend* memory = nullptr;
     std::span<const KernelList* const> kernels = {};  // the lists of its files
     const StepKernels* step = nullptr;                // of optimizers and scaler
-    const ProofList* proofs = nullptr;          // self-checks; fast paths without one are used only if `on`
+    const SelfChecks* self_checks = nullptr;    // self-checks; fast paths without one are used only if `on`
     const DeviceTraceLibrary* trace = nullptr;  // the times of the devices' own work, for profilers
 };
 

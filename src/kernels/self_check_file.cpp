@@ -1,4 +1,4 @@
-#include "kernels/verdict_file.h"
+#include "kernels/self_check_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -33,23 +33,23 @@ std::string one_line(std::string text) {
     return text;
 }
 
-constexpr std::string_view good_text = "proven", bad_text = "not used; ";
+constexpr std::string_view good_text = "passed", bad_text = "not used; ";
 
-// "proof: proven" or "proof: not used; reason"
-std::string line_of(const std::string& proof, const Verdict& verdict) {
-    if (verdict.state == Verdict::good) return fmt::format("{}: {}\n", proof, good_text);
-    return fmt::format("{}: {}{}\n", proof, bad_text, one_line(verdict.reason));
+// "self-check: passed" or "self-check: not used; reason"
+std::string line_of(const std::string& self_check, const CheckResult& result) {
+    if (result.state == CheckResult::good) return fmt::format("{}: {}\n", self_check, good_text);
+    return fmt::format("{}: {}{}\n", self_check, bad_text, one_line(result.reason));
 }
 
-void read_line(std::string_view line, Verdicts& verdicts) {
+void read_line(std::string_view line, CheckResults& results) {
     const std::size_t colon = line.find(": ");
     if (colon == std::string_view::npos) return;
-    const std::string proof(line.substr(0, colon));
-    const std::string_view verdict = line.substr(colon + 2);
-    if (verdict == good_text)
-        verdicts[proof] = {Verdict::good, {}};
-    else if (verdict.starts_with(bad_text))
-        verdicts[proof] = {Verdict::bad, std::string(verdict.substr(bad_text.size()))};
+    const std::string self_check(line.substr(0, colon));
+    const std::string_view result = line.substr(colon + 2);
+    if (result == good_text)
+        results[self_check] = {CheckResult::good, {}};
+    else if (result.starts_with(bad_text))
+        results[self_check] = {CheckResult::bad, std::string(result.substr(bad_text.size()))};
 }
 
 // Opens a lock or mark file in the cache folder; returns -1 if that is impossible.
@@ -86,42 +86,43 @@ std::string in_cache(const std::string& name) {
 
 }  // namespace
 
-VerdictFile::VerdictFile(std::string identity) : identity_(one_line(std::move(identity))) {}
+SelfCheckFile::SelfCheckFile(std::string identity) : identity_(one_line(std::move(identity))) {}
 
-std::string VerdictFile::file_name() const {
+std::string SelfCheckFile::file_name() const {
     return fmt::format("fast-paths-{:016x}.txt", hash_of(identity_));
 }
 
-std::string VerdictFile::mark_path(const std::string& proof) const {
-    return in_cache(fmt::format("fast-paths-{:016x}.begun", hash_of(identity_ + "\n" + proof)));
+std::string SelfCheckFile::mark_path(const std::string& self_check) const {
+    return in_cache(fmt::format("fast-paths-{:016x}.begun", hash_of(identity_ + "\n" + self_check)));
 }
 
-Verdicts VerdictFile::load() const {
+CheckResults SelfCheckFile::load() const {
     const std::string text = read_user_cache(file_name().c_str());
     const std::size_t end = text.rfind("end ");
     const std::string begin = identity_ + "\n";
     if (end == std::string::npos || !text.starts_with(begin)) return {};
     const std::string_view body = std::string_view(text).substr(0, end);
     if (text.substr(end) != checksum_line(body)) return {};
-    Verdicts verdicts;
+    CheckResults results;
     for (std::size_t at = begin.size(), line_end; (line_end = body.find('\n', at)) != std::string_view::npos;
          at = line_end + 1)
-        read_line(body.substr(at, line_end - at), verdicts);
-    return verdicts;
+        read_line(body.substr(at, line_end - at), results);
+    return results;
 }
 
-void VerdictFile::save(const std::string& proof, const Verdict& verdict) const {
+void SelfCheckFile::save(const std::string& self_check, const CheckResult& result) const {
     const FileLock lock(in_cache("fast-paths.lock"));
-    Verdicts verdicts = load();
-    verdicts[proof] = verdict;
+    CheckResults results = load();
+    results[self_check] = result;
     std::string text = identity_ + "\n";
-    for (const auto& [name, one] : verdicts) text += line_of(name, one);
+    for (const auto& [name, one] : results) text += line_of(name, one);
     write_user_cache(file_name().c_str(), text + checksum_line(text));
 }
 
 // The mark is a file with a line. An empty file was made by a process that has not locked it yet, or that
 // died before the check began.
-VerdictFile::Mark::Mark(const VerdictFile& file, const std::string& proof) : path_(file.mark_path(proof)) {
+SelfCheckFile::Mark::Mark(const SelfCheckFile& file, const std::string& self_check)
+    : path_(file.mark_path(self_check)) {
     if (path_.empty()) return;
     file_ = open_beside(path_);
     if (file_ < 0) return;
@@ -132,13 +133,13 @@ VerdictFile::Mark::Mark(const VerdictFile& file, const std::string& proof) : pat
         return;
     }
     found_ = status.st_size != 0;
-    const std::string text = file.identity_ + "\n" + proof + "\n";
+    const std::string text = file.identity_ + "\n" + self_check + "\n";
     if (found_ || write(file_, text.data(), text.size()) > 0) return;
     unlink(path_.c_str());  // no room for a mark
     close(std::exchange(file_, -1));
 }
 
-VerdictFile::Mark::~Mark() {
+SelfCheckFile::Mark::~Mark() {
     if (file_ < 0) return;
     // On NFS a file that another process has opened outlives this: empty, it marks nothing.
     static_cast<void>(ftruncate(file_, 0) == 0);

@@ -7,25 +7,25 @@
 #include <map>
 #include <string>
 
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 
 namespace mezzo {
 
-using Verdicts = std::map<std::string, Verdict>;  // by text_of(proof)
+using CheckResults = std::map<std::string, CheckResult>;  // by text_of(self_check)
 
-class VerdictFile {
+class SelfCheckFile {
 public:
     // identity: one line.
-    explicit VerdictFile(std::string identity);
-    Verdicts load() const;
+    explicit SelfCheckFile(std::string identity);
+    CheckResults load() const;
     // Adds a result to the file, or replaces it.
-    void save(const std::string& proof, const Verdict& verdict) const;
+    void save(const std::string& self_check, const CheckResult& result) const;
 
     // A mark that a self-check has begun. While the object lives the mark is locked, so that a mark without a
     // lock is that of a process that died.
     class Mark {
     public:
-        Mark(const VerdictFile& file, const std::string& proof);
+        Mark(const SelfCheckFile& file, const std::string& self_check);
         ~Mark();  // the check has ended, in whichever way
         Mark(const Mark&) = delete;
         Mark& operator=(const Mark&) = delete;
@@ -40,7 +40,7 @@ public:
 
 private:
     std::string file_name() const;
-    std::string mark_path(const std::string& proof) const;
+    std::string mark_path(const std::string& self_check) const;
 
     const std::string identity_;
 };

@@ -15,7 +15,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/linear_weight_grad.h"
 #include "kernels/matmul.h"
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 #include "mezzo/cuda.h"
 #include "ops/products.h"
 

@@ -8,7 +8,7 @@
 
 #include "core/build_id.h"
 #include "core/log_line.h"
-#include "kernels/verdict_file.h"
+#include "kernels/self_check_file.h"
 #include "mezzo/cuda.h"
 #include "mezzo/device.h"
 #include "mezzo/log.h"
@@ -46,46 +46,46 @@ TEST_CASE("fast path: automatic unless a program says otherwise", "[fast_path]")
     CHECK(cuda::GemmOptions().fuse_layers == FastPath::automatic);
 }
 
-TEST_CASE("fast path: verdicts are kept by identity", "[fast_path]") {
+TEST_CASE("fast path: results are kept by identity", "[fast_path]") {
     const CacheFolder cache;
-    const VerdictFile one("GPU one"), two("GPU two");
-    one.save("path float32", {Verdict::good, {}});
-    one.save("path float16", {Verdict::bad, "element 3 is 1; the plain path gives 2:\n5"});
+    const SelfCheckFile one("GPU one"), two("GPU two");
+    one.save("path float32", {CheckResult::good, {}});
+    one.save("path float16", {CheckResult::bad, "element 3 is 1; the plain path gives 2:\n5"});
     CHECK(two.load().empty());
-    const Verdicts found = VerdictFile("GPU one").load();
+    const CheckResults found = SelfCheckFile("GPU one").load();
     REQUIRE(found.size() == 2);
-    CHECK(found.at("path float32").state == Verdict::good);
-    CHECK(found.at("path float16").state == Verdict::bad);
+    CHECK(found.at("path float32").state == CheckResult::good);
+    CHECK(found.at("path float16").state == CheckResult::bad);
     CHECK(found.at("path float16").reason == "element 3 is 1; the plain path gives 2: 5");
-    two.save("path float32", {Verdict::bad, ""});
-    CHECK(two.load().at("path float32").state == Verdict::bad);
+    two.save("path float32", {CheckResult::bad, ""});
+    CHECK(two.load().at("path float32").state == CheckResult::bad);
     CHECK(one.load().size() == 2);
 }
 
 TEST_CASE("fast path: a mark is found when its process is gone, and only then", "[fast_path]") {
     const CacheFolder cache;
-    const VerdictFile file("GPU");
-    { CHECK_FALSE(VerdictFile::Mark(file, "path").found()); }
-    { CHECK_FALSE(VerdictFile::Mark(file, "path").found()); }  // the first proof has ended
+    const SelfCheckFile file("GPU");
+    { CHECK_FALSE(SelfCheckFile::Mark(file, "path").found()); }
+    { CHECK_FALSE(SelfCheckFile::Mark(file, "path").found()); }  // the first self_check has ended
     const pid_t child = fork();
     if (child == 0) {
-        static const VerdictFile::Mark mark(file, "path");
+        static const SelfCheckFile::Mark mark(file, "path");
         _exit(mark.found() ? 1 : 0);
     }
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);
     REQUIRE(status == 0);
-    { CHECK_FALSE(VerdictFile::Mark(file, "other path").found()); }
-    { CHECK(VerdictFile::Mark(file, "path").found()); }
-    { CHECK_FALSE(VerdictFile::Mark(file, "path").found()); }  // it has been read
+    { CHECK_FALSE(SelfCheckFile::Mark(file, "other path").found()); }
+    { CHECK(SelfCheckFile::Mark(file, "path").found()); }
+    { CHECK_FALSE(SelfCheckFile::Mark(file, "path").found()); }  // it has been read
 }
 
 TEST_CASE("fast path: no folder, or one that cannot be written", "[fast_path]") {
-    const VerdictFile file("GPU");
+    const SelfCheckFile file("GPU");
     for (const char* folder : {"off", "/dev/null/x", "/proc"}) {
         setenv("MEZZO_CACHE", folder, 1);
-        CHECK_FALSE(VerdictFile::Mark(file, "path").found());
-        file.save("path", {Verdict::good, {}});
+        CHECK_FALSE(SelfCheckFile::Mark(file, "path").found());
+        file.save("path", {CheckResult::good, {}});
         CHECK(file.load().empty());
     }
     setenv("MEZZO_CACHE", "off", 1);

@@ -377,9 +377,9 @@ TEST_CASE("gemm: kernels chosen by time give what vectors give", "[gemm][tiles]"
                     run({.m = m, .n = n, .k = k, .tb = true, .a = type, .b = type, .c = type},
                         cpu::chosen_gemm_kernels(g));
                 }
-    for (const cpu::GemmVerdict& verdict : cpu::gemm_verdicts()) {
-        CHECK(verdict.times.find(verdict.chosen) != std::string::npos);
-        CHECK(verdict.what.find("float") != std::string::npos);
+    for (const cpu::GemmChoice& result : cpu::gemm_choices()) {
+        CHECK(result.times.find(result.chosen) != std::string::npos);
+        CHECK(result.what.find("float") != std::string::npos);
     }
     cpu::force_isa(cpu::Isa::portable);
     CHECK(&cpu::chosen_gemm_kernels({.m = 64, .n = 64, .k = 64, .a_type = bfloat16, .b_type = bfloat16}) ==

@@ -134,7 +134,7 @@ TEST_CASE("fused layers: a fused layer's backward pass takes fewer launches", "[
     const auto fused_bias = launches_of({.fuse_bias_gradients = true, .fuse_layers = false});
     CHECK(fused_bias == plain - 2);
     CHECK(launches_of({.fuse_layers = true}) == fused_bias);
-    CHECK(launches_of({}) == fused_bias);  // the emulated device proves them
+    CHECK(launches_of({}) == fused_bias);  // the self-checks pass on the emulated device
     CHECK(launches_of(everything) == fused_bias - 3);
 }
 

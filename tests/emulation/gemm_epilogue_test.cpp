@@ -28,7 +28,7 @@ constexpr cuda::GemmOptions everything{.autotune = true, .fuse_layers = true, .r
 struct Untuned : Tuned {
     Untuned() { cuda::set_gemm_options({}); }
 };
-// Launches of proofs would be counted.
+// Launches of self-checks would be counted.
 struct NoFlash {
     NoFlash() { set_flash_attention(false); }
     ~NoFlash() { set_flash_attention(before); }

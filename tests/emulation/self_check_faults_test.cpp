@@ -9,12 +9,12 @@
 #include "core/tensor_impl.h"
 #include "cuda/runtime/runtime.h"
 #include "kernels/conv.h"
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 #include "mezzo/autograd.h"
 #include "mezzo/data/prefetch.h"
 #include "mezzo/log.h"
 #include "tests/emulation/faults.h"
-#include "tests/emulation/proof_scope.h"
+#include "tests/emulation/self_check_scope.h"
 #include "tests/support/kernels.h"
 #include "tests/support/support.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 using namespace mezzo;
 using emulation::Fault;
-using test::ProofScope;
+using test::SelfCheckScope;
 
 const Device gpu{DeviceType::cuda};
 
@@ -38,7 +38,7 @@ Tensor values(const Shape& shape, Dtype dtype, std::uint64_t seed) {
     return test::tensor_of(test::random_values(shape.numel(), seed, test::Domain::any), shape, dtype, gpu);
 }
 
-Bits attention(const Proof& p, FastPath choice, bool gradient) {
+Bits attention(const SelfCheck& p, FastPath choice, bool gradient) {
     set_flash_attention(choice);
     const Shape shape{1, 21, 2, p.size};
     const kernels::ScaledDotProductAttention at{.scale = 1 / std::sqrt(double(p.size))};
@@ -58,7 +58,7 @@ Bits attention(const Proof& p, FastPath choice, bool gradient) {
     return {bits_of(grads[0]), bits_of(grads[1]), bits_of(grads[2])};
 }
 
-Bits convolution(const Proof& p, FastPath choice) {
+Bits convolution(const SelfCheck& p, FastPath choice) {
     cuda::set_implicit_convolution(choice);
     const kernels::ConvGeometry geometry{.padding = 1};
     const Shape x{1, 5, 7, 16}, weight{8, 3, 3, 16}, y{1, 5, 7, 8};
@@ -86,7 +86,7 @@ cuda::GemmOptions options_for(FastPathId path, FastPath choice) {
     return options;
 }
 
-Bits layers(const Proof& p, FastPath choice) {
+Bits layers(const SelfCheck& p, FastPath choice) {
     cuda::set_gemm_options(options_for(p.path, choice));
     Tensors leaves;
     for (const Shape& shape : {Shape{20, 16}, Shape{24, 16}, Shape{24}, Shape{8, 24}, Shape{8}})
@@ -112,7 +112,7 @@ Bits prefetch(FastPath choice) {
 }
 
 // Computes a problem that takes the path, with the setting for it.
-Bits use(const Proof& p, FastPath choice) {
+Bits use(const SelfCheck& p, FastPath choice) {
     switch (p.path) {
         case FastPathId::flash_attention:
         case FastPathId::flash_attention_grad:
@@ -128,7 +128,7 @@ Bits use(const Proof& p, FastPath choice) {
     }
 }
 
-std::set<const void*> kernels_of(const Proof& p, FastPath choice) {
+std::set<const void*> kernels_of(const SelfCheck& p, FastPath choice) {
     std::set<const void*> kernels;
     emulation::on_work = [&](const emulation::Work& work) { kernels.insert(work.kernel); };
     use(p, choice);
@@ -136,46 +136,47 @@ std::set<const void*> kernels_of(const Proof& p, FastPath choice) {
     return kernels;
 }
 
-bool has_kernels(const Proof& p) { return p.path != FastPathId::prefetch; }
+bool has_kernels(const SelfCheck& p) { return p.path != FastPathId::prefetch; }
 
 // The kernels of the fast path that the plain one does not have.
-std::set<const void*> own_kernels(const Proof& p) {
+std::set<const void*> own_kernels(const SelfCheck& p) {
     std::set<const void*> own = kernels_of(p, FastPath::on);
     for (const void* kernel : kernels_of(p, FastPath::off)) own.erase(kernel);
     CHECK(own.empty() == !has_kernels(p));
     return own;
 }
 
-Verdict verdict_of(const Proof& p) {
-    for (const ListedVerdict& listed : verdicts_of(gpu))
-        if (text_of(listed.proof) == text_of(p)) return listed.verdict;
+CheckResult check_result_of(const SelfCheck& p) {
+    for (const ListedCheckResult& listed : check_results_of(gpu))
+        if (text_of(listed.self_check) == text_of(p)) return listed.result;
     FAIL("not listed");
     return {};
 }
 
-std::vector<Proof> all_proofs() {
-    std::vector<Proof> all;
-    for (const ListedVerdict& listed : verdicts_of(gpu)) all.push_back(listed.proof);
+std::vector<SelfCheck> all_self_checks() {
+    std::vector<SelfCheck> all;
+    for (const ListedCheckResult& listed : check_results_of(gpu)) all.push_back(listed.self_check);
     return all;
 }
 
 }  // namespace
 
-TEST_CASE("proof: a device that computes rightly proves every path, and then uses it", "[cuda][emulation]") {
-    for (const Proof& p : all_proofs()) {
-        ProofScope scope;
+TEST_CASE("self-check: a device that computes rightly passes every self-check, and then uses the paths",
+          "[cuda][emulation]") {
+    for (const SelfCheck& p : all_self_checks()) {
+        SelfCheckScope scope;
         CAPTURE(text_of(p));
         const Bits fast = use(p, FastPath::on);
-        REQUIRE(proven(p.path, gpu, p.dtype, p.size));
-        CHECK(verdict_of(p).state == Verdict::good);
+        REQUIRE(passes_self_check(p.path, gpu, p.dtype, p.size));
+        CHECK(check_result_of(p).state == CheckResult::good);
         CHECK((use(p, FastPath::automatic) == fast || p.path == FastPathId::relu_masks));
-        CHECK(scope.told(text_of(p)) == std::vector<std::string>{"proven"});
+        CHECK(scope.told(text_of(p)) == std::vector<std::string>{"passed"});
     }
 }
 
-TEST_CASE("proof: every fault ends on the plain path", "[cuda][emulation]") {
-    for (const Proof& p : all_proofs()) {
-        ProofScope scope;
+TEST_CASE("self-check: every fault ends on the plain path", "[cuda][emulation]") {
+    for (const SelfCheck& p : all_self_checks()) {
+        SelfCheckScope scope;
         const Bits plain = use(p, FastPath::off);
         const std::set<const void*> own = own_kernels(p);
         for (const Fault fault : {Fault::value, Fault::nan, Fault::launch}) {
@@ -184,29 +185,29 @@ TEST_CASE("proof: every fault ends on the plain path", "[cuda][emulation]") {
             {
                 const emulation::PlantedFault planted(
                     fault, [&](const void* kernel) { return own.count(kernel) != 0; }, !has_kernels(p));
-                CHECK_FALSE(proven(p.path, gpu, p.dtype, p.size));
+                CHECK_FALSE(passes_self_check(p.path, gpu, p.dtype, p.size));
             }
             CHECK(use(p, FastPath::automatic) == plain);
-            const Verdict verdict = verdict_of(p);
-            CHECK(verdict.state == Verdict::bad);
-            CHECK_THAT(verdict.reason,
+            const CheckResult result = check_result_of(p);
+            CHECK(result.state == CheckResult::bad);
+            CHECK_THAT(result.reason,
                        Catch::Matchers::Contains(fault == Fault::launch ? "cudaErrorLaunchOutOf"
                                                                         : "the plain path gives"));
-            CHECK(scope.told(text_of(p)) == std::vector<std::string>{"not used; " + verdict.reason});
+            CHECK(scope.told(text_of(p)) == std::vector<std::string>{"not used; " + result.reason});
         }
     }
 }
 
-TEST_CASE("proof: a fault that strikes where the path is used first leaves the program's numbers",
+TEST_CASE("self-check: a fault that strikes where the path is used first leaves the program's numbers",
           "[cuda][emulation]") {
-    const Proof p{FastPathId::flash_attention, bfloat16, 64};
-    ProofScope scope;
+    const SelfCheck p{FastPathId::flash_attention, bfloat16, 64};
+    SelfCheckScope scope;
     const Bits plain = use(p, FastPath::off);
     const std::set<const void*> own = own_kernels(p);
     scope.restart();
     const emulation::PlantedFault planted(
         Fault::value, [&](const void* kernel) { return own.count(kernel) != 0; }, false);
     CHECK(use(p, FastPath::automatic) == plain);
-    CHECK(verdict_of(p).state == Verdict::bad);
-    CHECK(use(p, FastPath::on) != plain);  // an override needs no proof
+    CHECK(check_result_of(p).state == CheckResult::bad);
+    CHECK(use(p, FastPath::on) != plain);  // an override needs no self_check
 }

@@ -1,4 +1,4 @@
-// Verdicts of fast paths in a temporary folder, as of a process that has just begun, for the length of a
+// CheckResults of fast paths in a temporary folder, as of a process that has just begun, for the length of a
 // scope.
 #pragma once
 
@@ -6,26 +6,26 @@
 #include <string>
 #include <vector>
 
-#include "kernels/proof.h"
+#include "kernels/self_check.h"
 #include "mezzo/cuda.h"
 #include "mezzo/log.h"
 #include "tests/support/folder.h"
 
 namespace mezzo::test {
 
-struct ProofScope {
-    ProofScope() {
+struct SelfCheckScope {
+    SelfCheckScope() {
         setenv("MEZZO_CACHE", folder.path.c_str(), 1);
         set_log_sink([this](std::string_view line) { log.emplace_back(line); });
         next_process();
     }
-    ~ProofScope() {
+    ~SelfCheckScope() {
         setenv("MEZZO_CACHE", "off", 1);
         set_log_sink(nullptr);
         reset();
     }
-    ProofScope(const ProofScope&) = delete;
-    ProofScope& operator=(const ProofScope&) = delete;
+    SelfCheckScope(const SelfCheckScope&) = delete;
+    SelfCheckScope& operator=(const SelfCheckScope&) = delete;
 
     // Only what is in the folder is known from now on.
     void next_process() {
@@ -40,8 +40,8 @@ struct ProofScope {
     }
 
     // Returns the log's lines about a self-check on the first device.
-    std::vector<std::string> told(const std::string& proof) const {
-        const std::string begin = "fast path " + proof + " on cuda:0: ";
+    std::vector<std::string> told(const std::string& self_check) const {
+        const std::string begin = "fast path " + self_check + " on cuda:0: ";
         std::vector<std::string> all;
         for (const std::string& line : log)
             if (line.compare(0, begin.size(), begin) == 0) all.push_back(line.substr(begin.size()));
@@ -56,7 +56,7 @@ private:
         set_flash_attention({});
         cuda::set_implicit_convolution({});
         cuda::set_gemm_options({});
-        forget_verdicts();
+        forget_check_results();
     }
 };
 

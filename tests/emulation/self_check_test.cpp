@@ -1,4 +1,4 @@
-// Proofs of fast paths: when they run, what they leave alone, and what the next process knows of them.
+// Self-checks of fast paths: when they run, what they leave unchanged, and which results the next process reads.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,28 +8,28 @@
 #include "core/tensor_impl.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/runtime.h"
-#include "kernels/proof.h"
-#include "kernels/verdict_file.h"
+#include "kernels/self_check.h"
+#include "kernels/self_check_file.h"
 #include "mezzo/capture.h"
 #include "mezzo/ops.h"
 #include "tests/emulation/engine.h"
-#include "tests/emulation/proof_scope.h"
+#include "tests/emulation/self_check_scope.h"
 
 namespace {
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
-using test::ProofScope;
+using test::SelfCheckScope;
 
 const Device gpu{DeviceType::cuda};
 
-bool ask() { return proven(FastPathId::bias_gradients, gpu, float32); }
+bool ask() { return passes_self_check(FastPathId::bias_gradients, gpu, float32); }
 std::uint64_t launches_of_asking() {
     const std::uint64_t before = cuda::counters().launches;
     CHECK(ask());
     return cuda::counters().launches - before;
 }
-std::string verdict_file(const ProofScope& scope) {
+std::string check_result_file(const SelfCheckScope& scope) {
     for (const auto& entry : std::filesystem::directory_iterator(scope.folder.path))
         if (entry.path().extension() == ".txt") return entry.path().filename().string();
     return "";
@@ -37,18 +37,18 @@ std::string verdict_file(const ProofScope& scope) {
 
 }  // namespace
 
-TEST_CASE("proof: leaves the program's numbers, memory and statistics alone", "[cuda][emulation]") {
-    const ProofScope scope;
+TEST_CASE("self-check: leaves the program's numbers, memory and statistics alone", "[cuda][emulation]") {
+    const SelfCheckScope scope;
     const Tensor held = ones({7}, {.device = gpu});
     const RandomState random = random_state();
     const LiveObjects objects = live_objects();
     const MemoryStats before = memory_stats(gpu);
     const std::size_t workspace = cuda::workspace_bytes();
-    prove_all(gpu);
-    CHECK(scope.log.size() == verdicts_of(gpu).size());
-    for (const ListedVerdict& listed : verdicts_of(gpu)) {
-        CAPTURE(text_of(listed.proof), listed.verdict.reason);
-        CHECK(listed.verdict.state == Verdict::good);
+    run_self_checks(gpu);
+    CHECK(scope.log.size() == check_results_of(gpu).size());
+    for (const ListedCheckResult& listed : check_results_of(gpu)) {
+        CAPTURE(text_of(listed.self_check), listed.result.reason);
+        CHECK(listed.result.state == CheckResult::good);
     }
     const MemoryStats after = memory_stats(gpu);
     CHECK(after.allocated == before.allocated);
@@ -65,24 +65,25 @@ TEST_CASE("proof: leaves the program's numbers, memory and statistics alone", "[
     CHECK(held.to_vector<float>() == std::vector<float>(7, 1));
 }
 
-TEST_CASE("proof: Tensor Cores before compute capability 8.0 multiply float16 alone", "[cuda][emulation]") {
-    const ProofScope scope;
+TEST_CASE("self-check: Tensor Cores before compute capability 8.0 multiply float16 alone",
+          "[cuda][emulation]") {
+    const SelfCheckScope scope;
     const emulation::Options old = emulation::options;
     emulation::options.capability = 75;
     const Tensor half = randn({1, 5, 2, 64}, {.device = gpu}).to(float16), brain = half.to(bfloat16);
     scaled_dot_product_attention(half, half, half);
     const Tensor y = scaled_dot_product_attention(brain, brain, brain);
-    CHECK(scope.told("flash_attention float16 64") == std::vector<std::string>{"proven"});
+    CHECK(scope.told("flash_attention float16 64") == std::vector<std::string>{"passed"});
     CHECK(scope.told("flash_attention bfloat16 64").empty());
-    prove_all(gpu);
+    run_self_checks(gpu);
     CHECK_THAT(scope.told("flash_attention bfloat16 64").at(0), Contains("not used"));
     emulation::options = old;
     set_flash_attention(false);
     CHECK(y.to_vector<float>() == scaled_dot_product_attention(brain, brain, brain).to_vector<float>());
 }
 
-TEST_CASE("proof: the next process starts at once", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: the next process starts at once", "[cuda][emulation]") {
+    SelfCheckScope scope;
     CHECK(launches_of_asking() > 0);
     CHECK(launches_of_asking() == 0);
     scope.next_process();
@@ -104,8 +105,8 @@ TEST_CASE("proof: the next process starts at once", "[cuda][emulation]") {
         emulation::options = old;
     }
     SECTION("not with a damaged file") {
-        const std::string name = verdict_file(scope), text = scope.folder.read(name);
-        REQUIRE_THAT(text, Contains("bias_gradients float32: proven\n"));
+        const std::string name = check_result_file(scope), text = scope.folder.read(name);
+        REQUIRE_THAT(text, Contains("bias_gradients float32: passed\n"));
         for (std::size_t at = 0; at < text.size(); at += 7) {
             std::string damaged = text;
             damaged[at] = char(damaged[at] ^ 1);
@@ -129,9 +130,9 @@ TEST_CASE("proof: the next process starts at once", "[cuda][emulation]") {
     }
 }
 
-TEST_CASE("proof: a refusal is known to the next process, with its reason", "[cuda][emulation]") {
-    ProofScope scope;
-    VerdictFile(scope.folder.path).save("x", {Verdict::bad, "none"});  // of another device
+TEST_CASE("self-check: a refusal is known to the next process, with its reason", "[cuda][emulation]") {
+    SelfCheckScope scope;
+    SelfCheckFile(scope.folder.path).save("x", {CheckResult::bad, "none"});  // of another device
     emulation::on_work = [](const emulation::Work&) { throw std::runtime_error("two\nlines"); };
     CHECK_FALSE(ask());
     emulation::on_work = nullptr;
@@ -144,22 +145,22 @@ TEST_CASE("proof: a refusal is known to the next process, with its reason", "[cu
     CHECK(cuda::counters().launches == before);
     CHECK(scope.log ==
           std::vector<std::string>{"fast path bias_gradients float32 on cuda:0: not used; two lines"});
-    prove_all(gpu);  // the device has been mended
+    run_self_checks(gpu);  // the device has been mended
     CHECK(ask());
     scope.next_process();
     CHECK(launches_of_asking() == 0);
 }
 
-TEST_CASE("proof: a process that dies in a proof is the last that tries it", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: a process that dies in a self_check is the last that tries it", "[cuda][emulation]") {
+    SelfCheckScope scope;
     // Its file is known by what it has.
     CHECK(ask());
-    std::string identity = scope.folder.read(verdict_file(scope));
+    std::string identity = scope.folder.read(check_result_file(scope));
     identity.resize(identity.find('\n'));
     scope.restart();
     const pid_t child = fork();
     if (child == 0) {
-        static const VerdictFile::Mark mark(VerdictFile(identity), "bias_gradients float32");
+        static const SelfCheckFile::Mark mark(SelfCheckFile(identity), "bias_gradients float32");
         _exit(3);  // without a destructor
     }
     int status = 0;
@@ -168,39 +169,39 @@ TEST_CASE("proof: a process that dies in a proof is the last that tries it", "[c
     CHECK_FALSE(ask());
     CHECK(cuda::counters().launches == before);
     REQUIRE(scope.log.size() == 1);
-    CHECK_THAT(scope.log[0], Contains("an earlier process ended while it proved this"));
+    CHECK_THAT(scope.log[0], Contains("an earlier process ended in this self-check"));
     scope.next_process();
     CHECK_FALSE(ask());
-    CHECK(proven(FastPathId::bias_gradients, gpu, float64));
+    CHECK(passes_self_check(FastPathId::bias_gradients, gpu, float64));
 }
 
-TEST_CASE("proof: two processes at once", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: two processes at once", "[cuda][emulation]") {
+    SelfCheckScope scope;
     CHECK(ask());
-    std::string identity = scope.folder.read(verdict_file(scope));
+    std::string identity = scope.folder.read(check_result_file(scope));
     identity.resize(identity.find('\n'));
     scope.restart();
-    const VerdictFile file(identity);
-    SECTION("the same proof") {
-        const VerdictFile::Mark running(file,
-                                        "bias_gradients float32");  // its lock is that of another process
+    const SelfCheckFile file(identity);
+    SECTION("the same self_check") {
+        const SelfCheckFile::Mark running(file,
+                                          "bias_gradients float32");  // its lock is that of another process
         CHECK_FALSE(running.found());
         CHECK(ask());
     }
-    SECTION("verdicts of both are kept") {
+    SECTION("results of both are kept") {
         std::vector<std::thread> threads;
         for (int t = 0; t < 4; ++t)
             threads.emplace_back([&, t] {
                 for (int i = 0; i < 10; ++i)
-                    file.save(std::to_string(t) + " " + std::to_string(i), {Verdict::bad, "reason"});
+                    file.save(std::to_string(t) + " " + std::to_string(i), {CheckResult::bad, "reason"});
             });
         for (std::thread& thread : threads) thread.join();
         CHECK(file.load().size() == 40);
     }
 }
 
-TEST_CASE("proof: threads that ask at once get one proof", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: threads that ask at once get one self_check", "[cuda][emulation]") {
+    SelfCheckScope scope;
     std::vector<std::thread> threads;
     std::atomic<int> good = 0;
     for (int i = 0; i < 4; ++i) threads.emplace_back([&] { good += ask(); });
@@ -209,8 +210,8 @@ TEST_CASE("proof: threads that ask at once get one proof", "[cuda][emulation]") 
     CHECK(scope.log.size() == 1);
 }
 
-TEST_CASE("proof: not in a capture, but before it", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: not in a capture, but before it", "[cuda][emulation]") {
+    SelfCheckScope scope;
     const Tensor x = ones({8, 8}, {.device = gpu});
     int asked = 0;
     std::vector<bool> answers;
@@ -228,7 +229,7 @@ TEST_CASE("proof: not in a capture, but before it", "[cuda][emulation]") {
     CHECK(scope.log.empty());
     CHECK(step.statistics().captures == 1);
     CHECK(ask());
-    // In the traced run before a capture a proof takes no part in the plan of the memory.
+    // In the traced run before a capture a self-check is no part of the plan of the memory.
     scope.restart();
     step.clear();
     step({});
@@ -238,8 +239,8 @@ TEST_CASE("proof: not in a capture, but before it", "[cuda][emulation]") {
     CHECK(answers == std::vector<bool>{false, true, true});
 }
 
-TEST_CASE("proof: without memory there is none yet", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: without memory there is none yet", "[cuda][emulation]") {
+    SelfCheckScope scope;
     set_memory_limit(gpu, memory_stats(gpu).reserved + 1);
     CHECK_FALSE(ask());
     CHECK_FALSE(ask());
@@ -252,14 +253,14 @@ TEST_CASE("proof: without memory there is none yet", "[cuda][emulation]") {
     set_memory_limit(gpu, 0);
     CHECK_FALSE(ask());  // not tried for ever
     REQUIRE(scope.log.size() == 1);
-    CHECK_THAT(scope.log[0], Contains("no proof in this process") && Contains("memory limit"));
-    CHECK(verdict_file(scope).empty());
+    CHECK_THAT(scope.log[0], Contains("no self_check in this process") && Contains("memory limit"));
+    CHECK(check_result_file(scope).empty());
     scope.next_process();
     CHECK(ask());
 }
 
-TEST_CASE("proof: a device that fails for good is named", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: a device that fails for good is named", "[cuda][emulation]") {
+    SelfCheckScope scope;
     emulation::on_work = [](const emulation::Work&) {
         emulation::stuck = true;
         fail(ErrorKind::backend, "cuda: kernel launch failed with cudaErrorIllegalAddress (700)");
@@ -274,8 +275,8 @@ TEST_CASE("proof: a device that fails for good is named", "[cuda][emulation]") {
     CHECK_FALSE(ask());
 }
 
-TEST_CASE("proof: what failed before it is not blamed on the fast path", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: what failed before it is not blamed on the fast path", "[cuda][emulation]") {
+    SelfCheckScope scope;
     emulation::stuck = true;  // by a kernel of the program that nobody has waited for
     CHECK_FALSE(ask());
     emulation::stuck = false;
@@ -283,16 +284,16 @@ TEST_CASE("proof: what failed before it is not blamed on the fast path", "[cuda]
     CHECK(ask());
 }
 
-TEST_CASE("proof: what a sink throws, and no sink", "[cuda][emulation]") {
-    ProofScope scope;
+TEST_CASE("self-check: what a sink throws, and no sink", "[cuda][emulation]") {
+    SelfCheckScope scope;
     set_log_sink([](std::string_view) { throw std::runtime_error("from the sink"); });
     CHECK(ask());
     set_log_sink(nullptr);
-    CHECK(proven(FastPathId::bias_gradients, gpu, float64));
+    CHECK(passes_self_check(FastPathId::bias_gradients, gpu, float64));
     CHECK(scope.log.empty());
-    CHECK_FALSE(proven(FastPathId::bias_gradients, gpu, int32));
-    CHECK_FALSE(proven(FastPathId::bias_gradients, gpu, float32, 48));
-    CHECK_FALSE(proven(FastPathId::flash_attention, gpu, float32, 64));
-    CHECK_FALSE(proven(FastPathId::layers, cpu_device));
-    CHECK(verdicts_of(cpu_device).empty());
+    CHECK_FALSE(passes_self_check(FastPathId::bias_gradients, gpu, int32));
+    CHECK_FALSE(passes_self_check(FastPathId::bias_gradients, gpu, float32, 48));
+    CHECK_FALSE(passes_self_check(FastPathId::flash_attention, gpu, float32, 64));
+    CHECK_FALSE(passes_self_check(FastPathId::layers, cpu_device));
+    CHECK(check_results_of(cpu_device).empty());
 }

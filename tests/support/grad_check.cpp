@@ -64,7 +64,7 @@ double along(const Tensors& gradients, const Tensors& directions) {
     return total;
 }
 
-std::string verdict(const char* what, double gradient, double difference) {
+std::string result(const char* what, double gradient, double difference) {
     if (std::abs(gradient - difference) <= 2e-6 * (1 + std::abs(difference))) return {};
     return std::string(what) + ": the derivative along a direction is " + std::to_string(gradient) +
            ", differences of values give " + std::to_string(difference);
@@ -106,7 +106,7 @@ std::string check_gradient(Function* function, const Tensors& inputs) {
     const Tensors directions = directions_for(x, 177);
     const double above = inner_product(function(moved(inputs, directions, step)), v);
     const double below = inner_product(function(moved(inputs, directions, -step)), v);
-    return verdict("first order", along(gradients, directions), (above - below) / (2 * step));
+    return result("first order", along(gradients, directions), (above - below) / (2 * step));
 }
 
 std::string check_second_gradient(Function* function, const Tensors& inputs) {
@@ -125,7 +125,7 @@ std::string check_second_gradient(Function* function, const Tensors& inputs) {
     const auto value = [&](double h) {
         return product(as_leaves(moved(all, directions, h)), false).item<double>();
     };
-    return verdict("second order", along(gradients, directions), (value(step) - value(-step)) / (2 * step));
+    return result("second order", along(gradients, directions), (value(step) - value(-step)) / (2 * step));
 }
 
 }  // namespace mezzo::test

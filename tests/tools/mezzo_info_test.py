@@ -76,25 +76,25 @@ def check_cache(folder):
 
 
 def fast_paths(result):
-    """The verdicts that were printed, by path."""
+    """The results that were printed, by path."""
     check(result.returncode == 0 and "\nFast paths of emulated CUDA device\n" in result.stdout, f"--device cuda: {result}")
     lines = result.stdout.split("Fast paths of emulated CUDA device\n")[1].rstrip("\n").split("\n")
     return {line[:44].rstrip(): line[46:] for line in lines}
 
 
 def check_fast_paths(folder):
-    """What a device has proven, and what it has not, with the reason that is kept."""
-    def verdicts(*arguments):
+    """What a device has checked, and what it has not, with the stored reason."""
+    def results(*arguments):
         return fast_paths(run("--device", "cuda", *arguments, cache=folder, program=EMULATED))
-    check("Fast paths" not in run(program=EMULATED).stdout, "no verdicts unless asked for")
-    check(set(verdicts().values()) == {"not proven yet"}, "a new machine has proven nothing")
-    check(not list(folder.glob("fast-paths-*")), "and printing proves nothing")
-    proven = verdicts("--prove")
-    check(len(proven) > 20 and set(proven.values()) == {"proven"}, f"--prove: {proven}")
-    check(verdicts() == proven, "the next process knows them")
+    check("Fast paths" not in run(program=EMULATED).stdout, "no results unless asked for")
+    check(set(results().values()) == {"not checked yet"}, "a new machine has checked nothing")
+    check(not list(folder.glob("fast-paths-*")), "and printing runs no check")
+    checked = results("--self-check")
+    check(len(checked) > 20 and set(checked.values()) == {"passed"}, f"--self-check: {checked}")
+    check(results() == checked, "the next process knows them")
     check(not list(folder.glob("*.begun")), "no marks are left")
     check(run("--device", "cuda:7", program=EMULATED).returncode == 1, "a device that is not there")
-    check(run("--prove", program=EMULATED).returncode == 2, "--prove of no device")
+    check(run("--self-check", program=EMULATED).returncode == 2, "--self-check of no device")
 
 
 def check_self_test():

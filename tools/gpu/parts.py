@@ -24,7 +24,7 @@ class Option:
 
 
 # What can be chosen. A new option is a line here: it then is part of "options on", and has a row of its own in the tables. Without
-# options the fast paths are used that the device has proven (docs/internals/cuda.md).
+# options the fast paths are used that passed the self-checks of the device (docs/internals/cuda.md).
 OPTIONS = {
     "autotune": Option(["--autotune"]),
     "fused bias gradients": Option(["--fuse-bias-gradients"]),

@@ -237,11 +237,12 @@ template <class F> void aside(const F& f) {
 constexpr char file_name[] = "gemm-cpu.txt";
 constexpr char wrong[] = " gave wrong results";
 
-class Verdicts {
+class CheckResults {
 public:
-    static Verdicts& instance() {
-        static Verdicts& verdicts = *new Verdicts;  // never destroyed: threads may multiply during exit
-        return verdicts;
+    static CheckResults& instance() {
+        static CheckResults& results =
+            *new CheckResults;  // never destroyed: threads may multiply during exit
+        return results;
     }
 
     Path of(const Class& c) {
@@ -259,10 +260,10 @@ public:
             if (has_choice(Class::at(i).kind)) of(Class::at(i));
     }
 
-    std::vector<GemmVerdict> list() {
+    std::vector<GemmChoice> list() {
         const std::lock_guard lock(mutex_);
         aside([&] { load(); });
-        std::vector<GemmVerdict> list;
+        std::vector<GemmChoice> list;
         for (int i = 0; i < classes; ++i) {
             const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
             if (path != Path::unknown && has_choice(Class::at(i).kind))
@@ -301,9 +302,9 @@ private:
     bool trusted(Path path, Kind kind) {
         if (!available(path, kind)) return false;
         if (path == Path::vectors) return true;
-        std::optional<bool>& proven = proven_[int(path)][int(kind)];
-        if (!proven) proven = agrees(path, kind);
-        return *proven;
+        std::optional<bool>& agree = agrees_[int(path)][int(kind)];
+        if (!agree) agree = agrees(path, kind);
+        return *agree;
     }
 
     // Header of the file: the build and the processor for which its results hold. The number rises when
@@ -352,7 +353,7 @@ private:
     std::array<std::atomic<Path>, classes> chosen_{};
     std::mutex mutex_;  // guards what follows, and changes to chosen_
     std::array<std::string, classes> times_;
-    std::optional<bool> proven_[4][kinds];
+    std::optional<bool> agrees_[4][kinds];
     bool loaded_ = false;
 };
 
@@ -365,11 +366,11 @@ const GemmKernels& chosen_gemm_kernels(const Gemm& g) {
     if (!kind || !worth_packing(g)) return gemm_kernels(Isa::avx512);
     const Class c{*kind, int(g.trans_a) + 2 * int(g.trans_b), bucket(g.m, extents), bucket(g.n, extents),
                   bucket(g.k, depths)};
-    return kernels_of(Verdicts::instance().of(c));
+    return kernels_of(CheckResults::instance().of(c));
 }
 
-std::vector<GemmVerdict> gemm_verdicts() { return Verdicts::instance().list(); }
+std::vector<GemmChoice> gemm_choices() { return CheckResults::instance().list(); }
 
-void measure_gemm_verdicts() { Verdicts::instance().measure_all(); }
+void measure_gemm_choices() { CheckResults::instance().measure_all(); }
 
 }  // namespace mezzo::cpu

@@ -20,7 +20,7 @@ namespace mezzo::cpu {
 const GemmKernels& chosen_gemm_kernels(const Gemm& g);
 
 // A class that has been timed, here or by an earlier process.
-struct GemmVerdict {
+struct GemmChoice {
     std::string what;    // such as "bfloat16 NT 64 x 256 x 512"; sizes are the largest of the class, 256 and
                          // 512 stand for everything above
     std::string chosen;  // "vectors", "pairs" or "tiles"
@@ -28,10 +28,10 @@ struct GemmVerdict {
 };
 
 // The classes that have been timed so far.
-std::vector<GemmVerdict> gemm_verdicts();
+std::vector<GemmChoice> gemm_choices();
 
 // Times every class that this processor has a choice in, known or not, and stores the results. For users
 // whose first measurement was disturbed.
-void measure_gemm_verdicts();
+void measure_gemm_choices();
 
 }  // namespace mezzo::cpu
