@@ -39,13 +39,13 @@ template <class T, int pack> struct Bits {
 // result.
 template <class T, int pack, class Kept, class F> struct ThroughActivation {
     const T* g;
-    Kept kept;
+    Kept saved;
     std::int64_t cols;
     F gradient;
     __device__ void load(std::int64_t row, std::int64_t column, Compute<T> (&out)[pack]) const {
         const auto a = *reinterpret_cast<const Vec<T, pack>*>(g + row * cols + column);
         Compute<T> b[pack];
-        kept.load(row, column, b);
+        saved.load(row, column, b);
         MEZZO_UNROLL
         for (int i = 0; i < pack; ++i) out[i] = gradient(convert<Compute<T>>(a.v[i]), b[i]);
     }
@@ -60,15 +60,15 @@ __global__ void activation_grad_kernel(Source source, GradientSums<T> to) {
 // there is one and otherwise computed from the saved tensor; `sums` gets the column sums of `before`, unless
 // null.
 struct Pass {
-    const void *g, *kept, *mask;
+    const void *g, *saved, *mask;
     void *before, *sums;
     std::int64_t rows, cols;
 };
 
 template <class T, int pack, class Kept, class F>
-void run(const Pass& p, const Kept& kept, const F& gradient) {
+void run(const Pass& p, const Kept& saved, const F& gradient) {
     using Source = ThroughActivation<T, pack, Kept, F>;
-    const Source source{static_cast<const T*>(p.g), kept, p.cols, gradient};
+    const Source source{static_cast<const T*>(p.g), saved, p.cols, gradient};
     split_rows<T, pack>(
         static_cast<T*>(p.before), p.sums, p.rows, p.cols, [&](const GradientSums<T>& to, unsigned grid) {
             launch(activation_grad_kernel<T, pack, Source>, grid, 32 * gradient_warps, 0, source, to);
@@ -76,7 +76,7 @@ void run(const Pass& p, const Kept& kept, const F& gradient) {
 }
 
 template <class T, int pack> void run_activation(const Pass& p, Activation activation) {
-    const Values<T, pack> values{static_cast<const T*>(p.kept), p.cols};
+    const Values<T, pack> values{static_cast<const T*>(p.saved), p.cols};
     if (activation == Activation::relu && p.mask != nullptr)
         run<T, pack>(p, Bits<T, pack>{static_cast<const std::uint8_t*>(p.mask), relu_mask_ld(p.cols)},
                      functors::relu_grad{});
@@ -91,7 +91,7 @@ template <class T, int pack> void run_activation(const Pass& p, Activation activ
 template <class T> void run_packed(const Pass& p, Activation activation) {
     constexpr int pack = 16 / sizeof(T);
     bool whole = p.cols % pack == 0;
-    for (const void* x : {p.g, p.mask != nullptr ? p.g : p.kept, static_cast<const void*>(p.before)})
+    for (const void* x : {p.g, p.mask != nullptr ? p.g : p.saved, static_cast<const void*>(p.before)})
         whole &= reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
     if (whole)
         run_activation<T, pack>(p, activation);
@@ -102,7 +102,7 @@ template <class T> void run_packed(const Pass& p, Activation activation) {
 }  // namespace
 
 void gemm_activation_grad(const Gemm& g) {
-    const Pass pass{g.c, g.kept, g.mask, g.c, g.bias_grad, g.m, g.n};
+    const Pass pass{g.c, g.saved, g.mask, g.c, g.bias_grad, g.m, g.n};
     visit_dtype<Dtypes::floating>(g.c_type,
                                   [&]<class T>(std::type_identity<T>) { run_packed<T>(pass, g.activation); });
 }

@@ -48,8 +48,8 @@ template <class T> __device__ void lstm_unit(const RecurrentStep& s, const Unit<
     for (int k = 0; k < 4; ++k)
         sum[k] = load_or_zero<T>(s.gates, u.gate(k, 4)) + load_or_zero<C>(s.product, u.gate(k, 4));
     const auto r = functors::lstm_step(sum[0], sum[1], sum[2], sum[3], load_or_zero<C>(s.cell_state, u.i));
-    const C kept[] = {r.i, r.f, r.g, r.o};
-    for (int k = 0; k < 4; ++k) store_if<T>(s.kept, u.gate(k, 4), kept[k]);
+    const C saved[] = {r.i, r.f, r.g, r.o};
+    for (int k = 0; k < 4; ++k) store_if<T>(s.saved, u.gate(k, 4), saved[k]);
     finish<T>(s, u, r.h, r.c);
 }
 
@@ -61,15 +61,15 @@ template <class T> __device__ void gru_unit(const RecurrentStep& s, const Unit<R
         p[k] = load_or_zero<C>(s.product, u.gate(k, 3)) + load_or_zero<T>(s.bias, k * u.hidden + u.column);
     }
     const auto r = functors::gru_step(x[0] + p[0], x[1] + p[1], x[2], p[2], load_or_zero<T>(s.state, u.i));
-    const C kept[] = {r.r, r.z, r.n, std::is_same_v<T, float16_t> ? functors::within_float16(r.p) : r.p};
-    for (int k = 0; k < 4; ++k) store_if<T>(s.kept, u.gate(k, 4), kept[k]);
+    const C saved[] = {r.r, r.z, r.n, std::is_same_v<T, float16_t> ? functors::within_float16(r.p) : r.p};
+    for (int k = 0; k < 4; ++k) store_if<T>(s.saved, u.gate(k, 4), saved[k]);
     finish<T>(s, u, r.h, C(0));
 }
 
 template <class T> __device__ void ended_unit(const RecurrentStep& s, const Unit<RecurrentStep>& u) {
     using C = Compute<T>;
-    if (s.kept != nullptr)
-        for (int k = 0; k < 4; ++k) store_if<T>(s.kept, u.gate(k, 4), C(0));
+    if (s.saved != nullptr)
+        for (int k = 0; k < 4; ++k) store_if<T>(s.saved, u.gate(k, 4), C(0));
     finish<T>(s, u, load_or_zero<T>(s.state, u.i), load_or_zero<C>(s.cell_state, u.i));
 }
 
@@ -94,11 +94,11 @@ template <class T> __global__ void recurrent_kernel(RecurrentStep s) {
 template <class T>
 __device__ void lstm_grad_unit(const RecurrentGradStep& s, const Unit<RecurrentGradStep>& u, Compute<T> dh) {
     using C = Compute<T>;
-    C kept[4];
-    for (int k = 0; k < 4; ++k) kept[k] = load_or_zero<T>(s.kept, u.gate(k, 4));
-    const auto r =
-        functors::lstm_step_grad(dh, load_or_zero<C>(s.cell_grad, u.i), kept[0], kept[1], kept[2], kept[3],
-                                 load_or_zero<C>(s.cell_state, u.i), load_or_zero<C>(s.new_cell, u.i));
+    C saved[4];
+    for (int k = 0; k < 4; ++k) saved[k] = load_or_zero<T>(s.saved, u.gate(k, 4));
+    const auto r = functors::lstm_step_grad(dh, load_or_zero<C>(s.cell_grad, u.i), saved[0], saved[1],
+                                            saved[2], saved[3], load_or_zero<C>(s.cell_state, u.i),
+                                            load_or_zero<C>(s.new_cell, u.i));
     const C grads[] = {r.i, r.f, r.g, r.o};
     for (int k = 0; k < 4; ++k) store_if<T>(s.gates, u.gate(k, 4), grads[k]);
     store_if<C>(s.cell_grad, u.i, r.c);
@@ -108,10 +108,10 @@ __device__ void lstm_grad_unit(const RecurrentGradStep& s, const Unit<RecurrentG
 template <class T>
 __device__ void gru_grad_unit(const RecurrentGradStep& s, const Unit<RecurrentGradStep>& u, Compute<T> dh) {
     using C = Compute<T>;
-    C kept[4];
-    for (int k = 0; k < 4; ++k) kept[k] = load_or_zero<T>(s.kept, u.gate(k, 4));
+    C saved[4];
+    for (int k = 0; k < 4; ++k) saved[k] = load_or_zero<T>(s.saved, u.gate(k, 4));
     const auto r =
-        functors::gru_step_grad(dh, kept[0], kept[1], kept[2], kept[3], load_or_zero<T>(s.state, u.i));
+        functors::gru_step_grad(dh, saved[0], saved[1], saved[2], saved[3], load_or_zero<T>(s.state, u.i));
     const C gates[] = {r.r, r.z, r.n}, products[] = {r.r, r.z, r.p};
     for (int k = 0; k < 3; ++k) {
         store_if<T>(s.gates, u.gate(k, 3), gates[k]);

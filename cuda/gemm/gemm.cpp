@@ -24,11 +24,11 @@ void check_gemm(const Gemm& g) {
           "gemm: stride_c = ", g.stride_c, " makes results of the batch overlap");
     check(g.beta == 0 || (g.activation == Activation::none && g.pre_activation == nullptr), ErrorKind::value,
           "gemm: beta = ", double(g.beta), " with an activation; add in a separate op");
-    check((g.mask == nullptr && g.kept == nullptr) || (g.batch == 1 && g.ldc == g.n), ErrorKind::value,
+    check((g.mask == nullptr && g.saved == nullptr) || (g.batch == 1 && g.ldc == g.n), ErrorKind::value,
           "gemm: a mask or an activation's gradient with batch = ", g.batch, ", ldc = ", g.ldc, ", n = ", g.n,
           "; it is for one matrix without gaps");
     check(g.a_sums == nullptr || (g.batch == 1 && g.trans_a && g.lda == g.m && g.bias == nullptr &&
-                                  g.activation == Activation::none && g.kept == nullptr),
+                                  g.activation == Activation::none && g.saved == nullptr),
           ErrorKind::value, "gemm: sums of A's rows with batch = ", g.batch, ", lda = ", g.lda, ", m = ", g.m,
           "; they are for one product alone, of an A that is stored k x m without gaps");
 }
@@ -66,9 +66,9 @@ lt::Epilogue epilogue_for(GemmService& s, const Gemm& g, const std::vector<lt::E
 
 void multiply_by_own_kernels(const Gemm& g) {
     Gemm product = g;
-    if (g.kept != nullptr) product.activation = Activation::none;
+    if (g.saved != nullptr) product.activation = Activation::none;
     gemm_fallback(product);
-    if (g.kept != nullptr)
+    if (g.saved != nullptr)
         gemm_activation_grad(g);
     else if (g.mask != nullptr)
         gemm_mask(g);

@@ -14,8 +14,8 @@ struct GemmPlanStore;  // kernels/gemm_plan.h
 namespace mezzo::cuda {
 
 // C[m,n] = activation(alpha op(A)[m,k] op(B)[k,n] + beta C + bias[n]), row-major, for each of `batch`
-// matrices that lie stride elements apart (stride 0: the same matrix for all). With `kept` it computes the
-// gradient with respect to the input of an activation instead: C = alpha op(A) op(B) activation'(kept).
+// matrices that lie stride elements apart (stride 0: the same matrix for all). With `saved` it computes the
+// gradient with respect to the input of an activation instead: C = alpha op(A) op(B) activation'(saved).
 // Operands may be float16, bfloat16, float32 or float64 in any mix; products are summed in float, in double
 // if any operand is float64.
 struct Gemm {
@@ -35,14 +35,14 @@ struct Gemm {
     // If given, the value before the activation is stored here, in C's type and layout.
     void* pre_activation = nullptr;
     // The activation's result for relu, its input for the others, in C's type and layout.
-    const void* kept = nullptr;
-    void* bias_grad = nullptr;  // [n], with `kept`, if wanted: the column sums of C, in bias_grad_type()
+    const void* saved = nullptr;
+    void* bias_grad = nullptr;  // [n], with `saved`, if wanted: the column sums of C, in bias_grad_type()
     // [m], if wanted: the sums of op(A)'s rows over k, in bias_grad_type(). A is then stored k x m without
     // gaps, there is one matrix, and nothing but the product is done to C.
     void* a_sums = nullptr;
-    // For relu only: relu_mask_ld(n) bits per row (kernels/activation.h). Without `kept`, the mask of C is
-    // stored here, if wanted. With `kept`, it is the mask of `kept`, for epilogues that read a mask instead.
-    // A product with a mask or `kept` is one matrix without gaps: batch 1, ldc = n.
+    // For relu only: relu_mask_ld(n) bits per row (kernels/activation.h). Without `saved`, the mask of C is
+    // stored here, if wanted. With `saved`, it is that matrix's mask, for epilogues that read a mask instead.
+    // A product with a mask or `saved` is one matrix without gaps: batch 1, ldc = n.
     void* mask = nullptr;
     Activation activation = Activation::none;
     float alpha = 1, beta = 0;  // beta must be 0 with an activation
@@ -74,8 +74,8 @@ void gemm_bias_rows(const Gemm& g, void* matrix);
 // Stores the mask of C, which is the result of relu.
 void gemm_mask(const Gemm& g);
 
-// C = C activation'(kept), read from the mask if there is one, and its column sums: the part of a product
-// with `kept` that the library does not do.
+// C = C activation'(saved), read from the mask if there is one, and its column sums: the part of a product
+// with `saved` that the library does not do.
 void gemm_activation_grad(const Gemm& g);
 // bias_grad = the column sums of C.
 void gemm_bias_grad(const Gemm& g);

@@ -172,7 +172,7 @@ void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
     const Matrix gradient = matrix(in[0]), weight = matrix(in[1]);
     Gemm g = gemm_of(gradient, weight, out[0]);
     g.activation = at.activation;
-    g.kept = raw(in[2]);
+    g.saved = raw(in[2]);
     if (in.size() > 3 && in[3].defined()) g.mask = raw(in[3]);
     if (out.size() > 1) g.bias_grad = raw(out[1]);
     if (g.n > 0) gemm(g);
@@ -189,12 +189,12 @@ void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
     if (g.m > 0) gemm(g);
 }
 
-void joint_linear(In in, const kernels::JointLinear& at, Out out) {
+void merged_linear(In in, const kernels::JointLinear& at, Out out) {
     kernels::run_joint_linear(in, at, out, linear);
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
-                                   kernel_entry<joint_linear>(), kernel_entry<linear_input_grad>(),
+                                   kernel_entry<merged_linear>(), kernel_entry<linear_input_grad>(),
                                    kernel_entry<linear_weight_grad>()};
 constinit const KernelList matmul_list = entries;
 

@@ -68,7 +68,7 @@ bool bias_in_c(const Gemm& g, lt::Epilogue e) {
 // pre-activation.
 void* aux_of(const Gemm& g, lt::Epilogue e) {
     if (lt::has_mask(e)) return g.mask;
-    if (lt::reads_before(e)) return const_cast<void*>(g.kept);
+    if (lt::reads_before(e)) return const_cast<void*>(g.saved);
     return lt::writes_before(e) ? g.pre_activation : nullptr;
 }
 
@@ -91,7 +91,7 @@ lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     return o;
 }
 
-// Runs the rest of a product with `kept` that the library's epilogue has not done.
+// Runs the rest of a product with `saved` that the library's epilogue has not done.
 void finish_gradient(const Gemm& g, lt::Epilogue e) {
     if (!lt::is_gradient(e)) return gemm_activation_grad(g);
     if (g.bias_grad != nullptr && !lt::has_bias_grad(e)) gemm_bias_grad(g);
@@ -100,7 +100,7 @@ void finish_gradient(const Gemm& g, lt::Epilogue e) {
 // Runs the rest of a product that the library's epilogue has not done: bias, activation, mask. With beta != 0
 // the bias is added last: (alpha AB + beta C) + bias is the same sum.
 void finish(const Gemm& g, lt::Epilogue e) {
-    if (g.kept != nullptr) return finish_gradient(g, e);
+    if (g.saved != nullptr) return finish_gradient(g, e);
     const bool bias_left = g.bias != nullptr && !lt::has_bias(e) && !bias_in_c(g, e);
     const bool activation_left = g.activation != Activation::none && !lt::has_activation(e);
     const bool copy_left = g.pre_activation != nullptr && !lt::writes_before(e);
@@ -127,7 +127,7 @@ std::vector<lt::Epilogue> gradient_epilogues(const Gemm& g) {
     using enum lt::Epilogue;
     const bool is_relu = g.activation == Activation::relu;
     std::vector<lt::Epilogue> epilogues;
-    if (is_relu ? mask_fits(g) : g.activation == Activation::gelu_tanh && matrix_fits(g, g.kept)) {
+    if (is_relu ? mask_fits(g) : g.activation == Activation::gelu_tanh && matrix_fits(g, g.saved)) {
         // cuBLASLt gives the sums in C's type, and a bias's gradient is never rounded to 16 bit
         const bool sums_fit = lt::bias_grad_type(g.c_type) == g.c_type;
         if (g.bias_grad != nullptr && sums_fit && alignment_of(g.bias_grad) >= vector_alignment)
@@ -212,7 +212,7 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
 }
 
 lt::Request request_of(const Gemm& g, lt::Epilogue most) {
-    const bool keeps = g.kept == nullptr && (g.pre_activation != nullptr || g.mask != nullptr);
+    const bool keeps = g.saved == nullptr && (g.pre_activation != nullptr || g.mask != nullptr);
     return {problem_of(g, most), g.activation, keeps};
 }
 
@@ -267,7 +267,7 @@ const char* outside_library(const Gemm& g) {
 
 std::vector<lt::Epilogue> epilogues_of(const Gemm& g) {
     using enum lt::Epilogue;
-    if (g.kept != nullptr) return gradient_epilogues(g);
+    if (g.saved != nullptr) return gradient_epilogues(g);
     if (g.a_sums != nullptr) return weight_epilogues(g);
     const bool bias_fits =
         g.bias != nullptr && g.bias_type == g.c_type && alignment_of(g.bias) >= vector_alignment;

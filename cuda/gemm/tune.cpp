@@ -38,7 +38,7 @@ public:
         at_b_ = aligned(a);
         at_c_ = at_b_ + aligned(b);
         at_aux_ = at_c_ + aligned(c);
-        const std::int64_t aux = g.pre_activation != nullptr || g.kept != nullptr ? c : 0;
+        const std::int64_t aux = g.pre_activation != nullptr || g.saved != nullptr ? c : 0;
         at_mask_ = at_aux_ + aligned(aux);
         const std::int64_t mask = g.mask != nullptr ? relu_mask_bytes(g.m, g.n) : 0;
         at_bias_grad_ = at_mask_ + aligned(mask);
@@ -52,8 +52,8 @@ public:
             char* const set = copy_at(i);
             copy_on_device(set, g.a, static_cast<std::size_t>(a));
             copy_on_device(set + at_b_, g.b, static_cast<std::size_t>(b));
-            if (g.kept == nullptr) continue;
-            copy_on_device(set + at_aux_, g.kept, static_cast<std::size_t>(aux));
+            if (g.saved == nullptr) continue;
+            copy_on_device(set + at_aux_, g.saved, static_cast<std::size_t>(aux));
             if (mask > 0) copy_on_device(set + at_mask_, g.mask, static_cast<std::size_t>(mask));
         }
     }
@@ -65,7 +65,7 @@ public:
         g.b = set + at_b_;
         g.c = set + at_c_;
         if (g.pre_activation != nullptr) g.pre_activation = set + at_aux_;
-        if (g.kept != nullptr) g.kept = set + at_aux_;
+        if (g.saved != nullptr) g.saved = set + at_aux_;
         if (g.mask != nullptr) g.mask = set + at_mask_;
         if (g.bias_grad != nullptr) g.bias_grad = set + at_bias_grad_;
         if (g.a_sums != nullptr) g.a_sums = set + at_bias_grad_;

@@ -30,15 +30,15 @@ Dtype sum_type(Dtype dtype) { return dtype == float64 ? float64 : float32; }
 // Gradient of a layer's result, the tensor that its activation saved, and the results of the separate ops.
 struct Layer {
     Activation activation;
-    Tensor g, kept, before, sums;
+    Tensor g, saved, before, sums;
 
     Layer(const Shape& shape, Dtype dtype, Activation of)
         : activation(of),
           g(input_of(shape, dtype, 1)),
-          kept(input_of(shape, dtype, 2)),
+          saved(input_of(shape, dtype, 2)),
           before(result_of(shape, dtype)),
           sums(result_of({shape[1]}, sum_type(dtype))) {
-        const Tensor in[] = {g, kept};
+        const Tensor in[] = {g, saved};
         if (activation == Activation::relu) relu_grad(in, {}, before);
         if (activation == Activation::gelu) gelu_grad(in, {}, before);
         if (activation == Activation::gelu_tanh) gelu_tanh_grad(in, {}, before);
@@ -53,7 +53,7 @@ struct Layer {
     // Checks one kernel, as in the gradient of a layer by its own result.
     void check_kernel(const char* what, const Tensor& mask) const {
         const Tensor out[] = {result_of(g.shape(), g.dtype()), result_of(sums.shape(), sums.dtype())};
-        const Tensor in[] = {g, kept, mask};
+        const Tensor in[] = {g, saved, mask};
         activation_grad(in, {.activation = activation}, out);
         require_same(what, out[0], out[1]);
     }
@@ -61,7 +61,7 @@ struct Layer {
     void check_behind_product(const char* what, const Tensor& mask) const {
         const Tensor product = copy_of(g), found = result_of(sums.shape(), sums.dtype());
         Gemm gemm = matrix(product);
-        gemm.kept = raw(kept);
+        gemm.saved = raw(saved);
         gemm.bias_grad = raw(found);
         gemm.mask = mask.defined() ? raw(mask) : nullptr;
         gemm_activation_grad(gemm);
@@ -132,8 +132,8 @@ void check_layers(const SelfCheck& self_check) {
 void check_relu_masks(const SelfCheck& self_check) {
     constexpr Activation relu[] = {Activation::relu};
     each_layer(self_check, relu, [](const Layer& layer) {
-        const Tensor expected = mask_of(layer.kept), made = result_of(expected.shape(), uint8);
-        Gemm gemm = layer.matrix(layer.kept);
+        const Tensor expected = mask_of(layer.saved), made = result_of(expected.shape(), uint8);
+        Gemm gemm = layer.matrix(layer.saved);
         gemm.mask = raw(made);
         gemm_mask(gemm);
         require_equal("ReLU mask", made, expected);

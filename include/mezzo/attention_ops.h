@@ -16,10 +16,10 @@ namespace mezzo {
 // directly after the other, such as slices of one tensor or the projections of nn::BertSelfAttention;
 // otherwise one product for each weight. Throws Error(value) without a weight, or if the numbers of weights
 // and biases differ.
-[[nodiscard]] Tensor joint_linear(const Tensor& x, const Tensors& weights, const Tensors& biases = {});
+[[nodiscard]] Tensor merged_linear(const Tensor& x, const Tensors& weights, const Tensors& biases = {});
 
 // Self-attention by scaled_dot_product_attention(). qkv [batch, length, 3, heads, dim] holds query, key and
-// value of each position, for example joint_linear(x, {query, key, value}).reshape({batch, length, 3, heads,
+// value of each position, for example merged_linear(x, {query, key, value}).reshape({batch, length, 3, heads,
 // dim}); result [batch, length, heads, dim]. Both are layouts of linear layers, so nothing is copied. The
 // gradient of qkv is one tensor, too.
 [[nodiscard]] Tensor packed_attention(const Tensor& qkv, const AttentionOptions& options = {});

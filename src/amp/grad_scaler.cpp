@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "amp/scaler_impl.h"
-#include "core/step_graph.h"
 #include "core/enumerators.h"
 #include "core/log_line.h"
+#include "core/step_graph.h"
 #include "mezzo/ops.h"
 #include "mezzo/record_function.h"
 
@@ -160,7 +160,7 @@ ScalerImpl& GradScaler::impl() const {
     return *impl_;
 }
 
-ScaleParts ScalerImpl::current_scale() {
+ScaleState ScalerImpl::current_scale() {
     if (StepGraph* graph = StepGraph::capturing())
         graph->gradients().follow_scale(scale_id, [own = Ref<ScalerImpl>(this)] { return own->scale_id; });
     return scale_id;
@@ -277,7 +277,7 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     check(progress.stage != Stage::stepped, ErrorKind::state, "GradScaler.unscale_: it is called on this ",
           optimizer.type_name(), " after step()");
     optim::OptimizerImpl& own = optimizer.impl();
-    optim::refuse_scale_parts("GradScaler.unscale_", own, both_parts | s.current_scale(),
+    optim::refuse_scale_state("GradScaler.unscale_", own, both_parts | s.current_scale(),
                               advice_before_unscaling);
     const optim::GradientList list =
         optim::gradient_list("GradScaler", own.params(), optim::PendingFactors::apply);
@@ -305,7 +305,7 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
     const bool unscaled = progress.stage == Stage::unscaled;
-    optim::refuse_scale_parts("GradScaler.step", own,
+    optim::refuse_scale_state("GradScaler.step", own,
                               (unscaled ? scaled_part : both_parts) | s.current_scale(),
                               unscaled ? advice_after_unscaling : advice_before_unscaling);
     // Planned first, so that a step that runs out of memory leaves the gradients scaled and can be tried

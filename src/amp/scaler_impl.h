@@ -46,7 +46,7 @@ struct ScalerImpl {
     void set_state(const ScaleValues& values);
     // Returns the id (core/scale_state.h) of the scale that scale() multiplies by. While a step is captured,
     // its graph follows the id: each replay uses the current one.
-    ScaleParts current_scale();
+    ScaleState current_scale();
     // Gives the scale a new id, because it may have changed. Gradients with the old id are refused
     // afterwards.
     void renew_scale();
@@ -59,7 +59,7 @@ struct ScalerImpl {
     std::atomic<std::uint32_t> refs{0};
     GradScalerOptions options;
     ScaleValues initial;      // of `state`
-    ScaleParts scale_id;      // in the scale states of gradients
+    ScaleState scale_id;      // in the scale states of gradients
     bool has_scaled = false;  // scale() was called, or the state of a scaler loaded: gradients hold the scale
     Tensor state;             // ScalerState
     mutable bool reported_floor = false;

@@ -22,7 +22,7 @@ void Engine::add(Tensor& sum, Tensor gradient) const {
     }
 }
 
-void Engine::deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled) {
+void Engine::deliver(const Tensor& leaf, Tensor gradient, ScaleState scaled) {
     if (targets_) {
         if (Tensor* const total = targets_->gradient_of(leaf)) {
             add(*total, std::move(gradient));
@@ -54,12 +54,12 @@ void Engine::deliver_hooked() {
 // Adds to leaf.grad(). A first gradient is written to the memory that the leaf's hook has for it (a bucket).
 // Without such memory, a gradient without other references becomes grad() itself; any other is copied,
 // because later gradients are added to grad() itself.
-void Engine::accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const {
+void Engine::accumulate(const Tensor& leaf, Tensor gradient, ScaleState scaled) const {
     GradientSlot& slot = leaf->grad_meta->gradient;
     slot.add(std::move(gradient), scaled, [this, &slot](Tensor& total, Tensor more) {
-        const Tensor home = total.defined() || create_graph_ ? Tensor() : slot.home();
-        if (home.defined()) {
-            total = home.copy_(more);
+        const Tensor view = total.defined() || create_graph_ ? Tensor() : slot.bucket_view();
+        if (view.defined()) {
+            total = view.copy_(more);
         } else if (!total.defined()) {
             total = owned_alone(more) ? std::move(more) : more.clone();
         } else if (create_graph_) {

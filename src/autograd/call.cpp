@@ -277,13 +277,13 @@ Tensor call_one(const Op& op, In given, const AttributesRef& at, const Shape& sh
 
 Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view) {
     const Row& row = op.row();
-    Observers::tell([&](OpObserver& one) { one.computed(row, In(&given, 1), at.value, In(&view, 1)); });
+    Observers::notify([&](OpObserver& one) { one.computed(row, In(&given, 1), at.value, In(&view, 1)); });
     if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
     Workspace values;
     if (row.save != save_none) values.list.push_back(given);
     const Out results(&view, 1);
     save_for_gradient(*record(row, In(&given, 1), at, results), row, values.list, results);
-    Observers::tell([&](OpObserver& one) { one.viewed(given, view); });
+    Observers::notify([&](OpObserver& one) { one.viewed(given, view); });
     return view;
 }
 

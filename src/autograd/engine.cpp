@@ -76,7 +76,7 @@ ReadyQueue::Entry& ReadyQueue::operator[](const Ref<Node>& node) {
         entry.gradients = std::move(spare_.back());
         spare_.pop_back();
     }
-    entry.gradients.resize(node->outputs.size() + node->row->inner_gradients);
+    entry.gradients.resize(node->outputs.size() + node->row->fused_gradients);
     if (recent_.size() == most_recent && !is_older(node->sequence)) {
         older_.emplace_hint(older_.end(), recent_.front().node->sequence, std::move(recent_.front()));
         recent_.erase(recent_.begin());
@@ -125,7 +125,7 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
             Tensor gradient = root_gradient(outputs[i], grad_outputs, i);
             send(edge_of(outputs[i]), std::move(gradient));
         }
-        Observers::tell([&](OpObserver& one) { one.backward_begins(outputs); });
+        Observers::notify([&](OpObserver& one) { one.backward_begins(outputs); });
         while (!queue_.empty()) visit_newest();
         deliver_hooked();
         if (targets_ && !parent_) targets_->run_leaf_hooks();
@@ -173,7 +173,7 @@ void Engine::visit(Node& node, Tensors& gradients) {
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
     if (node.scales != 0) add_scale(node.scales);
-    Observers::tell([&](OpObserver& one) { one.visiting(node); });
+    Observers::notify([&](OpObserver& one) { one.visiting(node); });
     const WatchedNode scope(node);
     Tensors result = gradients_of_inputs(node, gradients);
     gradients.clear();
@@ -182,7 +182,7 @@ void Engine::visit(Node& node, Tensors& gradients) {
         Tensor& gradient = result[std::size_t(i)];
         if (!gradient.defined() || !needs(node, i)) continue;
         gradient = reduce_to_input(node, i, std::move(gradient));
-        Observers::tell([&](OpObserver& one) { one.gradient(node, i, gradient); });
+        Observers::notify([&](OpObserver& one) { one.gradient(node, i, gradient); });
         send(node.edges[std::size_t(i)], std::move(gradient));
     }
     if (!retain_graph_) release(node);
@@ -201,7 +201,7 @@ Tensors Engine::gradients_of_inputs(const Node& node, const Tensors& gradients) 
     return result;
 }
 
-void Engine::add_scale(ScaleParts parts) {
+void Engine::add_scale(ScaleState parts) {
     scaled_ = sum_of_parts(scaled_, parts);
     if (parent_) parent_->add_scale(parts);
 }
@@ -221,7 +221,7 @@ void Engine::send(const Ref<Node>& node, std::size_t index, Tensor gradient) {
     Tensor& sum = entry.gradients[index];
     const bool is_sum = sum.defined();
     add(sum, std::move(gradient));
-    if (is_sum) Observers::tell([&](OpObserver& one) { one.sum(*node, sum); });
+    if (is_sum) Observers::notify([&](OpObserver& one) { one.sum(*node, sum); });
 }
 
 }  // namespace mezzo

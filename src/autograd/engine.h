@@ -26,7 +26,7 @@ public:
     struct Entry {
         Ref<Node> node = {};
         Tensors gradients = {};  // of the node's results, then of its inner values (Row)
-        ScaleParts scaled = 0;   // scale state of the gradients
+        ScaleState scaled = 0;   // scale state of the gradients
     };
     bool empty() const { return newest() == 0; }
     std::uint64_t newest() const;   // sequence number of the next node; 0: the queue is empty
@@ -106,7 +106,7 @@ public:
     bool create_graph() const { return create_graph_; }
     // Adds `parts` to the scale state of the gradients of the node that is being visited, for a node that
     // multiplied by a scale.
-    void add_scale(ScaleParts parts);
+    void add_scale(ScaleState parts);
 
     // Questions of gradient functions, which Node passes on (grad_fusion.cpp).
     // Whether the gradient of input i of the node leads to a requested gradient.
@@ -123,7 +123,7 @@ public:
 private:
     struct HookedLeaf {
         Tensor leaf, sum;
-        ScaleParts scaled;
+        ScaleState scaled;
     };
     void propagate(const Tensors& outputs, const Tensors& grad_outputs);
     void notify_begin(const Tensors& outputs, const Tensors& grad_outputs);
@@ -134,14 +134,14 @@ private:
     void send(const Ref<Node>& node, std::size_t index, Tensor gradient);
 
     void add(Tensor& sum, Tensor gradient) const;
-    void deliver(const Tensor& leaf, Tensor gradient, ScaleParts scaled);
+    void deliver(const Tensor& leaf, Tensor gradient, ScaleState scaled);
     void deliver_hooked();
-    void accumulate(const Tensor& leaf, Tensor gradient, ScaleParts scaled) const;
+    void accumulate(const Tensor& leaf, Tensor gradient, ScaleState scaled) const;
 
     GradTargets* targets_;
     bool create_graph_, retain_graph_;
     Engine* parent_;
-    ScaleParts scaled_;  // scale state of the gradients of the node that is being visited
+    ScaleState scaled_;  // scale state of the gradients of the node that is being visited
     ReadyQueue queue_;
     std::vector<HookedLeaf> hooked_;        // leaves with hooks, which run on the total
     std::unique_ptr<BackwardWatch> watch_;  // only with observers

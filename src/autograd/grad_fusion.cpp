@@ -30,13 +30,13 @@ Tensor Node::accumulator(int i) const {
 Tensor Engine::accumulator(const Tensor& leaf) const {
     if (targets_ || create_graph_ || leaf_hooks(leaf)) return {};
     GradientSlot& slot = leaf->grad_meta->gradient;
-    if (leaf.dtype() == float32) slot.begin_at_home();
+    if (leaf.dtype() == float32) slot.begin_in_bucket();
     const Tensor& grad = slot.read();
     const bool fits = grad.defined() && grad.is_contiguous() && grad.dtype() == float32 && !tracked(grad);
     return fits ? slot.add_in_place(scaled_) : Tensor();
 }
 
-Tensor Node::take_waiting(int i, bool alone) const {
+Tensor Node::take_accumulated(int i, bool alone) const {
     Engine* const engine = running_backward();
     return engine ? engine->take_pending(edges[std::size_t(i)], alone) : Tensor();
 }
@@ -70,10 +70,10 @@ void Node::send_inner(int i, const Tensors& gradients) const {
 }
 
 void Engine::send_inner(const Ref<Node>& node, const Tensors& gradients) {
-    assert(gradients.size() <= node->row->inner_gradients);
+    assert(gradients.size() <= node->row->fused_gradients);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         if (!gradients[i].defined()) continue;
-        Observers::tell([&](OpObserver& one) { one.inner_gradient(*node, gradients[i]); });
+        Observers::notify([&](OpObserver& one) { one.fused_gradient(*node, gradients[i]); });
         send(node, node->outputs.size() + i, gradients[i]);
     }
 }

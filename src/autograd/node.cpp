@@ -81,7 +81,7 @@ void dispose(Node* node) noexcept {
     freeing = false;
 }
 
-void mark_scaled(const Tensor& output, ScaleParts parts) {
+void mark_scaled(const Tensor& output, ScaleState parts) {
     if (tracked(output) && output->grad_meta->node) output->grad_meta->node->scales = parts;
 }
 

@@ -13,13 +13,11 @@ namespace {
 constexpr std::size_t none = ~std::size_t(0);
 
 BackwardObserver* observer_of(const Tensor& leaf) {
-    GradientWatcher* const watcher = leaf->grad_meta ? leaf->grad_meta->gradient.watcher() : nullptr;
-    return static_cast<BackwardObserver*>(watcher);  // the only derived class
+    GradientHook* const hook = leaf->grad_meta ? leaf->grad_meta->gradient.hook() : nullptr;
+    return static_cast<BackwardObserver*>(hook);  // the only derived class
 }
 
-BackwardObserver& as_observer(const Ref<GradientWatcher>& watcher) {
-    return static_cast<BackwardObserver&>(*watcher);
-}
+BackwardObserver& as_observer(const Ref<GradientHook>& hook) { return static_cast<BackwardObserver&>(*hook); }
 
 }  // namespace
 
@@ -41,7 +39,7 @@ void BackwardWatch::walk(const Tensors& outputs) {
         const std::uint64_t sequence = leaf_hooks(edge.leaf) ? 0 : from;
         const auto [at, fresh] = known.emplace(edge.leaf.impl(), events_.size());
         if (fresh) {
-            events_.push_back({sequence, met++, observer, edge.leaf->grad_meta->gradient.watched_as()});
+            events_.push_back({sequence, met++, observer, edge.leaf->grad_meta->gradient.hook_index()});
             add_observer(observer);
         } else if (sequence < events_[at->second].sequence) {
             events_[at->second].sequence = sequence;
@@ -66,9 +64,8 @@ void BackwardWatch::walk(const Tensors& outputs) {
 }
 
 void BackwardWatch::add_observer(BackwardObserver* observer) {
-    const Ref<GradientWatcher> watcher(observer);
-    if (std::find(observers_.begin(), observers_.end(), watcher) == observers_.end())
-        observers_.push_back(watcher);
+    const Ref<GradientHook> hook(observer);
+    if (std::find(observers_.begin(), observers_.end(), hook) == observers_.end()) observers_.push_back(hook);
 }
 
 std::size_t BackwardWatch::number_of(std::uint64_t sequence) const {
@@ -78,7 +75,7 @@ std::size_t BackwardWatch::number_of(std::uint64_t sequence) const {
 
 void BackwardWatch::sort_observers(std::size_t from) {
     std::stable_sort(observers_.begin() + std::ptrdiff_t(from), observers_.end(),
-                     [](const Ref<GradientWatcher>& a, const Ref<GradientWatcher>& b) {
+                     [](const Ref<GradientHook>& a, const Ref<GradientHook>& b) {
                          return as_observer(a).number() < as_observer(b).number();
                      });
 }
@@ -86,18 +83,18 @@ void BackwardWatch::sort_observers(std::size_t from) {
 void BackwardWatch::begin() {
     sort_observers(0);
     planned_ = observers_.size();
-    for (const Ref<GradientWatcher>& watcher : observers_) {
+    for (const Ref<GradientHook>& hook : observers_) {
         BackwardPlan plan{.opaque = opaque_.size(), .create_graph = create_graph_, .alone = planned_ == 1};
         for (const Event& event : events_)
-            if (event.observer == watcher.get()) plan.order.push_back(event.place);
-        as_observer(watcher).begin(plan);
+            if (event.observer == hook.get()) plan.order.push_back(event.place);
+        as_observer(hook).begin(plan);
     }
 }
 
 void BackwardWatch::visiting(const Node& node) {
     if (opaque_.empty() || !is_opaque(node)) return;
     running_ = number_of(node.sequence);
-    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).opaque_begins(running_);
+    for (const Ref<GradientHook>& hook : observers_) as_observer(hook).opaque_begins(running_);
 }
 
 void BackwardWatch::next(std::uint64_t sequence) {
@@ -107,8 +104,8 @@ void BackwardWatch::next(std::uint64_t sequence) {
         if (event.observer != nullptr) {
             event.observer->finished(event.place);
         } else {
-            for (const Ref<GradientWatcher>& watcher : observers_)
-                as_observer(watcher).opaque_finished(number_of(event.sequence));
+            for (const Ref<GradientHook>& hook : observers_)
+                as_observer(hook).opaque_finished(number_of(event.sequence));
         }
     }
 }
@@ -130,14 +127,14 @@ void BackwardWatch::end() {
     next(0);
     for (; passed_ < events_.size(); ++passed_) events_[passed_].observer->finished(events_[passed_].place);
     sort_observers(planned_);
-    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).end();
+    for (const Ref<GradientHook>& hook : observers_) as_observer(hook).end();
     over_ = true;
 }
 
 void BackwardWatch::abandon(std::string_view words) noexcept {
     if (over_) return;
     over_ = true;
-    for (const Ref<GradientWatcher>& watcher : observers_) as_observer(watcher).abandon(words);
+    for (const Ref<GradientHook>& hook : observers_) as_observer(hook).abandon(words);
 }
 
 BackwardWatch::~BackwardWatch() { abandon(""); }

@@ -32,7 +32,7 @@ struct BackwardPlan {
 // Observer of backward passes that reach its leaves. It is set as the hook of their gradient slots, where the
 // engine finds it. Calls come from the thread that runs the backward, for one backward at a time. Backward
 // passes inside of a running one, and autograd::grad(), are not observed.
-class BackwardObserver : public GradientWatcher {
+class BackwardObserver : public GradientHook {
 public:
     BackwardObserver() { alive.fetch_add(1, std::memory_order_relaxed); }
     ~BackwardObserver() override { alive.fetch_sub(1, std::memory_order_relaxed); }
@@ -101,7 +101,7 @@ private:
     std::vector<std::uint64_t> opaque_;  // sequences of opaque nodes, falling
     std::size_t planned_ = 0;            // observers that edges of the graph reach
     std::size_t passed_ = 0, running_ = ~std::size_t(0);
-    std::vector<Ref<GradientWatcher>> observers_;  // all are BackwardObservers
+    std::vector<Ref<GradientHook>> observers_;  // all are BackwardObservers
 };
 
 }  // namespace mezzo

@@ -1,7 +1,7 @@
 #include "autograd/op_observer.h"
 
-#include "autograd/engine.h"
 #include "autograd/autocast_state.h"
+#include "autograd/engine.h"
 
 namespace mezzo {
 
@@ -17,14 +17,14 @@ OpObserver::~OpObserver() {
 
 void tell_called(const Row& row, In given, const void* at, In results) {
     if (running_backward() != nullptr && !recomputing()) return;
-    Observers::tell([&](OpObserver& one) {
+    Observers::notify([&](OpObserver& one) {
         one.called(row, given, results);
         one.computed(row, given, at, results);
     });
 }
 
 void tell_wrote(const Tensor& x) {
-    Observers::tell([&](OpObserver& one) { one.wrote(x); });
+    Observers::notify([&](OpObserver& one) { one.wrote(x); });
 }
 
 void tell_accumulated(const Node& node, const Tensors& result) {
@@ -33,7 +33,7 @@ void tell_accumulated(const Node& node, const Tensors& result) {
         const Tensor& leaf = node.edges[i].leaf;
         if (!leaf.defined() || (i < result.size() && result[i].defined())) continue;
         const Tensor total = leaf->grad_meta->gradient.read();
-        if (total.defined()) Observers::tell([&](OpObserver& one) { one.gradient(node, int(i), total); });
+        if (total.defined()) Observers::notify([&](OpObserver& one) { one.gradient(node, int(i), total); });
     }
 }
 

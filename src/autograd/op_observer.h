@@ -40,7 +40,7 @@ public:
     virtual void gradient(const Node& node, int i, const Tensor& value) = 0;
     // A gradient of a value inside of the op below (a pre-activation or a bias), which the visited node has
     // computed (Node::send_inner).
-    virtual void inner_gradient(const Node& below, const Tensor& value) = 0;
+    virtual void fused_gradient(const Node& below, const Tensor& value) = 0;
     // Two gradients of a node's result have been added; `value` is the sum.
     virtual void sum(const Node& node, const Tensor& value) = 0;
 
@@ -64,7 +64,7 @@ private:
     OpObserver* outer_;
 };
 
-// The observers of this thread. tell() calls f for each of them.
+// The observers of this thread. notify() calls f for each of them.
 struct Observers {
     MEZZO_INTERNAL static constinit inline thread_local OpObserver* first = nullptr;
     // Disables observers on this thread while it lives.
@@ -75,7 +75,7 @@ struct Observers {
         Unwatched(const Unwatched&) = delete;
         Unwatched& operator=(const Unwatched&) = delete;
     };
-    template <class F> static void tell(const F& f) {
+    template <class F> static void notify(const F& f) {
         if (first == nullptr) [[likely]]
             return;
         const Unwatched unwatched;
@@ -112,10 +112,10 @@ public:
     // The tensors outlive the scope. `results` is read at its end.
     WatchedOp(const Row& row, In given, const Tensors& results)
         : row_(row), given_(given), results_(results) {
-        Observers::tell([&](OpObserver& one) { one.op_begins(row_, given_); });
+        Observers::notify([&](OpObserver& one) { one.op_begins(row_, given_); });
     }
     ~WatchedOp() {
-        Observers::tell([&](OpObserver& one) { one.op_ends(row_, given_, results_); });
+        Observers::notify([&](OpObserver& one) { one.op_ends(row_, given_, results_); });
     }
     WatchedOp(const WatchedOp&) = delete;
     WatchedOp& operator=(const WatchedOp&) = delete;
@@ -130,10 +130,10 @@ private:
 class [[nodiscard]] WatchedNode {
 public:
     explicit WatchedNode(const Node& node) {
-        Observers::tell([&](OpObserver& one) { one.node_begins(node); });
+        Observers::notify([&](OpObserver& one) { one.node_begins(node); });
     }
     ~WatchedNode() {
-        Observers::tell([&](OpObserver& one) { one.node_ends(); });
+        Observers::notify([&](OpObserver& one) { one.node_ends(); });
     }
     WatchedNode(const WatchedNode&) = delete;
     WatchedNode& operator=(const WatchedNode&) = delete;

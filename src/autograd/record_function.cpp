@@ -5,10 +5,10 @@
 namespace mezzo::insight {
 
 RecordFunction::RecordFunction(std::string_view name) noexcept {
-    Observers::tell([&](OpObserver& one) { one.range_begins(name); });
+    Observers::notify([&](OpObserver& one) { one.range_begins(name); });
 }
 RecordFunction::~RecordFunction() {
-    Observers::tell([](OpObserver& one) { one.range_ends(); });
+    Observers::notify([](OpObserver& one) { one.range_ends(); });
 }
 
 }  // namespace mezzo::insight

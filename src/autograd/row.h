@@ -50,7 +50,7 @@ struct Row {
     std::uint8_t save;
     Result result;
     bool integers_to_real, strided, mixed, differentiable, copy16;
-    std::uint8_t statistics, bits, inner_gradients;
+    std::uint8_t statistics, bits, fused_gradients;
     Vjp* vjp;
     Decomposition* decomposition;
     const AttributesType* attributes;
@@ -129,7 +129,7 @@ struct Node {
     // returns its own gradient of input i plus this one, which saves an addition. alone: only a gradient
     // without other references, which may be written to. Undefined if there is none, and in a recorded
     // backward.
-    Tensor take_waiting(int i, bool alone) const;
+    Tensor take_accumulated(int i, bool alone) const;
     // The dtype in which the gradient of input i will be stored: float32 for a weight that autocast read in
     // 16 bit.
     Dtype grad_dtype(int i) const { return inputs[std::size_t(i)].dtype; }
@@ -138,7 +138,7 @@ struct Node {
     // vjp may call send_inner() instead of returning a gradient.
     bool sole_consumer(int i) const;
     // Sends gradients of values inside the op that made input i, such as of its pre-activation and bias
-    // (Row::inner_gradients), to that op's node; undefined gradients are left out. The vjp then returns no
+    // (Row::fused_gradients), to that op's node; undefined gradients are left out. The vjp then returns no
     // gradient for i.
     void send_inner(int i, const Tensors& gradients) const;
 
@@ -216,7 +216,7 @@ template <class A> struct MEZZO_HIDDEN RowOf {
     // Number of gradients of values inside the op (pre-activation, bias) that its vjp accepts. They follow
     // those of the results. If the result has a single use, the op that reads it may send them instead of the
     // result's gradient (Node::send_inner).
-    std::uint8_t inner_gradients = 0;
+    std::uint8_t fused_gradients = 0;
     VjpOf<A> vjp = {};  // none: differentiate the decomposition
     // The op in terms of other ops: the fallback where a kernel is missing, the reference of the tests, and
     // the gradient if there is no vjp. call() converts 16-bit inputs to float32 before, and the results to
@@ -236,7 +236,7 @@ template <class A> struct MEZZO_HIDDEN RowOf {
                 copy16,
                 statistics,
                 bits,
-                inner_gradients,
+                fused_gradients,
                 vjp.run,
                 decomposition.run,
                 &attributes_type<A>,

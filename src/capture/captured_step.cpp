@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "autograd/autocast_state.h"
-#include "core/step_graph.h"
-#include "core/pending_factor.h"
 #include "core/capture_consensus.h"
+#include "core/pending_factor.h"
+#include "core/step_graph.h"
 
 namespace mezzo::cuda {
 
@@ -98,7 +98,7 @@ struct CapturedStepImpl {
     StepFunction step;
     CaptureOptions options;
     std::list<CapturedShape> shapes;  // most recently used first
-    StepParties parties;              // groups whose other processes take part in the step
+    ConsensusList members;            // groups and reducers whose ranks take part in the step
     CaptureStatistics counts;
 
     CapturedShape& shape_of(const Tensors& given);
@@ -113,13 +113,13 @@ struct CapturedStepImpl {
 // Returns the least action of this process and all others.
 StepAction CapturedStepImpl::agree(StepAction mine) {
     StepAction least = mine;
-    for (const auto& party : StepParties(parties)) least = std::min(least, party->agree(mine));
+    for (const auto& member : ConsensusList(members)) least = std::min(least, member->agree(mine));
     return least;
 }
 
 Tensors CapturedStepImpl::run_as(StepAction action, CapturedShape& shape) {
     if (action == StepAction::replay) return replay(shape);
-    const StepScope meeting(parties, action == StepAction::record);
+    const StepScope scope(members, action == StepAction::record);
     return action == StepAction::record ? capture(shape) : warm_up(shape);
 }
 
@@ -188,7 +188,7 @@ CapturedStep::CapturedStep(StepFunction step, const CaptureOptions& options) : i
           "; it must be at least 1");
     backend_of("CapturedStep", options.device);
     impl_ = new CapturedStepImpl{
-        .step = std::move(step), .options = options, .shapes = {}, .parties = {}, .counts = {}};
+        .step = std::move(step), .options = options, .shapes = {}, .members = {}, .counts = {}};
 }
 
 CapturedStep::~CapturedStep() { delete impl_; }

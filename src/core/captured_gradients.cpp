@@ -32,20 +32,20 @@ void CapturedGradients::replaced(TensorImpl& leaf) {
     notes.met = notes.replaced = true;
 }
 
-void CapturedGradients::note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts) {
+void CapturedGradients::note_scale_state(TensorImpl& leaf, bool known, ScaleState parts) {
     if (graph_.owns(Tensor(&leaf))) return;
     Notes& notes = notes_[&leaf];
     notes.parts = known ? parts : sum_of_parts(notes.parts, parts);
     notes.parts_known = notes.parts_known || known;
 }
 
-void CapturedGradients::require_not_scale_parts(TensorImpl& leaf, ScaleParts parts) {
+void CapturedGradients::require_not_scale_state(TensorImpl& leaf, ScaleState parts) {
     const auto found = notes_.find(&leaf);
     const Notes notes = found != notes_.end() ? found->second : Notes{};
     if (!notes.parts_known) refused_.push_back({Tensor(&leaf), notes.parts, parts});
 }
 
-void CapturedGradients::follow_scale(ScaleParts id, std::function<ScaleParts()> current) {
+void CapturedGradients::follow_scale(ScaleState id, std::function<ScaleState()> current) {
     for (const FollowedScale& scale : scales_)
         if (of_one_scaler(id, scale.captured)) return;
     scales_.push_back({id, std::move(current)});
@@ -74,7 +74,7 @@ bool CapturedGradients::fit() const {
            std::all_of(expected_.begin(), expected_.end(),
                        [](const Expected& e) { return slot_of(e.leaf).address() == e.gradient; }) &&
            std::none_of(refused_.begin(), refused_.end(), [&](const Refused& r) {
-               return has_parts(sum_of_parts(slot_of(r.leaf).scale_parts(), replayed(r.added, now)),
+               return has_parts(sum_of_parts(slot_of(r.leaf).scale_state(), replayed(r.added, now)),
                                 replayed(r.parts, now));
            });
 }
@@ -94,7 +94,7 @@ void CapturedGradients::restore() const {
     }
 }
 
-void CapturedGradients::restore_scale_parts() const {
+void CapturedGradients::restore_scale_state() const {
     const auto began = [](const FollowedScale& scale) { return scale.replayed; };
     for (const Parts& p : parts_) slot_of(p.leaf).note_replayed(p.known, replayed(p.parts, began));
 }

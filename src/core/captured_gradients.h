@@ -27,12 +27,12 @@ public:
     void replaced(TensorImpl& leaf);
     // The step has changed the scale state (core/scale_state.h) of a gradient. known: `parts` is the whole
     // state, whatever it was before the step; otherwise `parts` are added to it.
-    void note_scale_parts(TensorImpl& leaf, bool known, ScaleParts parts);
+    void note_scale_state(TensorImpl& leaf, bool known, ScaleState parts);
     // Replays require that the gradient does not have all of these parts at this point of the step.
-    void require_not_scale_parts(TensorImpl& leaf, ScaleParts parts);
+    void require_not_scale_state(TensorImpl& leaf, ScaleState parts);
     // The step uses or changes the scale `id`, which is current() right now. In replays, gradients get
     // the ids of the scaler's scales at that time. Only the first call for a scaler counts.
-    void follow_scale(ScaleParts id, std::function<ScaleParts()> current);
+    void follow_scale(ScaleState id, std::function<ScaleState()> current);
     // A tensor with a gradient slot is destroyed: removes its records.
     void leaf_gone(TensorImpl& leaf) noexcept;
 
@@ -48,7 +48,7 @@ public:
     // of the capture, whatever the leaves hold by now (for example the gradients of another graph).
     void restore() const;
     // To be called last, because restore() leaves gradients without a scale state.
-    void restore_scale_parts() const;
+    void restore_scale_state() const;
 
 private:
     // Records of one leaf while capturing. They hold no references, which would make gradients live longer
@@ -59,7 +59,7 @@ private:
         const void* before = nullptr;  // its address then
         bool replaced = false;
         bool parts_known = false;
-        ScaleParts parts = 0;
+        ScaleState parts = 0;
     };
     struct Expected {
         Tensor leaf;
@@ -71,21 +71,21 @@ private:
     struct Parts {
         Tensor leaf;
         bool known;
-        ScaleParts parts;
+        ScaleState parts;
     };
     struct Refused {
         Tensor leaf;
-        ScaleParts added, parts;  // added: by the step, before it queried `parts`
+        ScaleState added, parts;  // added: by the step, before it queried `parts`
     };
 
     // A scaler that the step uses.
     struct FollowedScale {
-        ScaleParts captured;  // the id of its scale when the capture began
-        std::function<ScaleParts()> current;
-        ScaleParts replayed = 0;  // the id when the last replay began
+        ScaleState captured;  // the id of its scale when the capture began
+        std::function<ScaleState()> current;
+        ScaleState replayed = 0;  // the id when the last replay began
     };
     // Converts a scale state of the capture to that of a replay. began(scale): the id when the replay began.
-    template <class Began> ScaleParts replayed(ScaleParts parts, const Began& began) const {
+    template <class Began> ScaleState replayed(ScaleState parts, const Began& began) const {
         for (const FollowedScale& scale : scales_)
             if (of_one_scaler(parts, scale.captured))
                 return (parts & scale_kinds) |

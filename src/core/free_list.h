@@ -1,4 +1,5 @@
-// Free list of a thread: its destroyed objects, kept for its next ones, so that an op takes no memory from the heap.
+// Free list of a thread: the memory of its destroyed objects, for its next ones. An op then takes no memory
+// from the heap.
 //
 //   using Nodes = FreeList<Node, &Node::next>;  // linked through the objects
 //   Node* const node = Nodes::take();           // a new node if the list is empty

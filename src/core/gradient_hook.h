@@ -10,29 +10,29 @@
 
 namespace mezzo {
 
-class GradientWatcher {
+class GradientHook {
 public:
-    GradientWatcher() = default;
-    virtual ~GradientWatcher() = default;
-    GradientWatcher(const GradientWatcher&) = delete;
-    GradientWatcher& operator=(const GradientWatcher&) = delete;
+    GradientHook() = default;
+    virtual ~GradientHook() = default;
+    GradientHook(const GradientHook&) = delete;
+    GradientHook& operator=(const GradientHook&) = delete;
 
-    // `place` is the leaf's index that was passed to GradientSlot::watch().
+    // `index` is the leaf's index that was passed to GradientSlot::set_hook().
     //
     // Called before the gradient is read or replaced: waits for a reduction that is under way.
-    virtual void settle(std::uint32_t place) = 0;
+    virtual void settle(std::uint32_t index) = 0;
     // Called before an update: reduces gradients that have not been reduced yet, and waits for this one.
-    virtual void complete(std::uint32_t place) = 0;
+    virtual void complete(std::uint32_t index) = 0;
     // Called before something is added to the gradient, or becomes the gradient.
-    virtual void adding(std::uint32_t place) = 0;
+    virtual void adding(std::uint32_t index) = 0;
     // Memory for a new gradient (a view of a bucket), of the leaf's shape and dtype, with any values;
     // undefined if there is none.
-    virtual Tensor home(std::uint32_t place) = 0;
-    // Whether the gradient lies in memory from home(), to which the hook holds one more reference.
-    virtual bool at_home(std::uint32_t place, const Tensor& gradient) const = 0;
+    virtual Tensor bucket_view(std::uint32_t index) = 0;
+    // Whether the gradient lies in memory from bucket_view(), to which the hook holds one more reference.
+    virtual bool is_bucket_view(std::uint32_t index, const Tensor& gradient) const = 0;
 
     std::atomic<std::uint32_t> refs{0};
 };
-inline void dispose(GradientWatcher* watcher) noexcept { delete watcher; }
+inline void dispose(GradientHook* hook) noexcept { delete hook; }
 
 }  // namespace mezzo

@@ -1,8 +1,8 @@
 #include "core/gradient_slot.h"
 
-#include "core/step_graph.h"
 #include "core/gradient_hook.h"
 #include "core/pending_factor.h"
+#include "core/step_graph.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -27,29 +27,29 @@ const void* GradientSlot::address() const { return value_.defined() ? raw(value_
 
 bool GradientSlot::shared() const {
     if (!value_.defined()) return false;
-    const std::uint32_t own = watcher_ && watcher_->at_home(watched_as_, value_) ? 2 : 1;
+    const std::uint32_t own = hook_ && hook_->is_bucket_view(hook_index_, value_) ? 2 : 1;
     return value_->refs.load() != 1 || value_->storage->refs.load() != own;
 }
 
-void GradientSlot::watch(const Ref<GradientWatcher>& watcher, std::uint32_t place) {
-    watcher_ = watcher;
-    watched_as_ = place;
+void GradientSlot::set_hook(const Ref<GradientHook>& hook, std::uint32_t index) {
+    hook_ = hook;
+    hook_index_ = index;
 }
 
 void GradientSlot::settle() {
-    if (watcher_) watcher_->settle(watched_as_);
+    if (hook_) hook_->settle(hook_index_);
 }
 
 void GradientSlot::complete() {
-    if (watcher_) watcher_->complete(watched_as_);
+    if (hook_) hook_->complete(hook_index_);
 }
 
-Tensor GradientSlot::home() const { return watcher_ ? watcher_->home(watched_as_) : Tensor(); }
+Tensor GradientSlot::bucket_view() const { return hook_ ? hook_->bucket_view(hook_index_) : Tensor(); }
 
-void GradientSlot::begin_at_home() {
-    if (!watcher_ || value_.defined()) return;
-    watcher_->adding(watched_as_);
-    if (const Tensor place = home(); place.defined()) put({place.zero_()});
+void GradientSlot::begin_in_bucket() {
+    if (!hook_ || value_.defined()) return;
+    hook_->adding(hook_index_);
+    if (const Tensor view = bucket_view(); view.defined()) put({view.zero_()});
 }
 
 const Tensor& GradientSlot::read() { return read_for_update(nullptr); }
@@ -65,21 +65,21 @@ const Tensor& GradientSlot::overwrite() {
     settle();
     forget_pending_factor();
     note_use();
-    set_scale_parts(0);
+    set_scale_state(0);
     return value_;
 }
 
-const Tensor& GradientSlot::add_in_place(ScaleParts added) {
+const Tensor& GradientSlot::add_in_place(ScaleState added) {
     begin_adding(added);
     return value_;
 }
 
-void GradientSlot::begin_adding(ScaleParts added) {
-    if (watcher_) watcher_->adding(watched_as_);
+void GradientSlot::begin_adding(ScaleState added) {
+    if (hook_) hook_->adding(hook_index_);
     read();
     if (StepGraph* const graph = StepGraph::capturing())
-        graph->gradients().note_scale_parts(leaf_, !value_.defined(), added);
-    scale_parts_ = sum_of_parts(scale_parts(), added);
+        graph->gradients().note_scale_state(leaf_, !value_.defined(), added);
+    scale_state_ = sum_of_parts(scale_state(), added);
 }
 
 void GradientSlot::put(const Gradient& gradient) {
@@ -87,28 +87,28 @@ void GradientSlot::put(const Gradient& gradient) {
     forget_pending_factor();
     if (StepGraph* const graph = StepGraph::capturing()) graph->gradients().replaced(leaf_);
     value_ = gradient.value;
-    set_scale_parts(gradient.scale_parts);
+    set_scale_state(gradient.scale_state);
 }
 
 Gradient GradientSlot::take() {
-    Gradient gradient{.value = read(), .scale_parts = scale_parts()};
+    Gradient gradient{.value = read(), .scale_state = scale_state()};
     drop();
     return gradient;
 }
 
-ScaleParts GradientSlot::scale_parts() const {
-    return value_.defined() && !is_zero(value_) ? scale_parts_ : 0;
+ScaleState GradientSlot::scale_state() const {
+    return value_.defined() && !is_zero(value_) ? scale_state_ : 0;
 }
 
-bool GradientSlot::has_scale_parts(ScaleParts parts) {
+bool GradientSlot::has_scale_state(ScaleState parts) {
     if (StepGraph* const graph = StepGraph::capturing())
-        graph->gradients().require_not_scale_parts(leaf_, parts);
-    return has_parts(scale_parts(), parts);
+        graph->gradients().require_not_scale_state(leaf_, parts);
+    return has_parts(scale_state(), parts);
 }
 
 // A replay's writes do not raise the storage's version, so the mark of a zero gradient is removed here.
-void GradientSlot::note_replayed(bool known, ScaleParts parts) {
-    scale_parts_ = known ? parts : sum_of_parts(scale_parts(), parts);
+void GradientSlot::note_replayed(bool known, ScaleState parts) {
+    scale_state_ = known ? parts : sum_of_parts(scale_state(), parts);
     if (parts != 0 && value_.defined() && is_zero(value_))
         value_->storage->version.fetch_add(1, std::memory_order_relaxed);
 }
@@ -121,10 +121,10 @@ void GradientSlot::forget_pending_factor() noexcept {
     if (pending_factor_) pending_factor_->detach(*this);
 }
 
-void GradientSlot::set_scale_parts(ScaleParts parts) {
-    scale_parts_ = parts;
+void GradientSlot::set_scale_state(ScaleState parts) {
+    scale_state_ = parts;
     if (StepGraph* const graph = StepGraph::capturing())
-        graph->gradients().note_scale_parts(leaf_, true, parts);
+        graph->gradients().note_scale_state(leaf_, true, parts);
 }
 
 }  // namespace mezzo

@@ -17,13 +17,13 @@ namespace mezzo {
 struct TensorImpl;
 class PendingFactor;
 void dispose(PendingFactor* scale) noexcept;
-class GradientWatcher;
-void dispose(GradientWatcher* watcher) noexcept;
+class GradientHook;
+void dispose(GradientHook* hook) noexcept;
 
 // A gradient taken out of its slot, with its scale state.
 struct Gradient {
     Tensor value = {};
-    ScaleParts scale_parts = 0;
+    ScaleState scale_state = 0;
 };
 
 class MEZZO_INTERNAL GradientSlot {
@@ -40,11 +40,11 @@ public:
     bool shared() const;
     PendingFactor* pending_factor() const { return pending_factor_.get(); }  // the pending factor, or null
 
-    // Sets the hook that is called before the gradient is used, with the leaf's index `place`; null removes
+    // Sets the hook that is called before the gradient is used, with the leaf's index `index`; null removes
     // it.
-    void watch(const Ref<GradientWatcher>& watcher, std::uint32_t place);
-    GradientWatcher* watcher() const { return watcher_.get(); }
-    std::uint32_t watched_as() const { return watched_as_; }
+    void set_hook(const Ref<GradientHook>& hook, std::uint32_t index);
+    GradientHook* hook() const { return hook_.get(); }
+    std::uint32_t hook_index() const { return hook_index_; }
     // For the hook: the gradient as it is, also with a pending factor or reduction.
     const Tensor& unsettled() const { return value_; }
     // Announces an update, which needs the gradient reduced. Called for all gradients of the update before
@@ -58,15 +58,15 @@ public:
     // The gradient for a caller that writes all its elements: drops a pending factor and the scale state.
     const Tensor& overwrite();
     // The gradient, which has to exist, for a kernel that adds to it. added: the scale state of the addend.
-    const Tensor& add_in_place(ScaleParts added);
+    const Tensor& add_in_place(ScaleState added);
     // Makes a gradient of zeros in the hook's memory, if there is no gradient yet and the hook has memory for
     // it.
-    void begin_at_home();
+    void begin_in_bucket();
     // The hook's memory for a new gradient (a view of a bucket), to be written and then stored by add();
     // undefined if there is none.
-    Tensor home() const;
+    Tensor bucket_view() const;
     // Adds to the gradient: sum(total, contribution), where total is undefined if there is none yet.
-    template <class Sum> void add(Tensor contribution, ScaleParts added, const Sum& sum) {
+    template <class Sum> void add(Tensor contribution, ScaleState added, const Sum& sum) {
         begin_adding(added);
         sum(value_, std::move(contribution));
     }
@@ -78,31 +78,31 @@ public:
 
     // The scale state: which kinds of parts the gradient is a sum of. It is 0 without a gradient, and for one
     // of zeros.
-    ScaleParts scale_parts() const;
+    ScaleState scale_state() const;
     // Whether has_parts() is true of it. In a capture, replays require that it is false.
-    bool has_scale_parts(ScaleParts parts);
+    bool has_scale_state(ScaleState parts);
     // Sets the scale state after a scaler has divided the gradient, or has given it a pending factor that
     // does.
-    void note_unscaled() { set_scale_parts(unscaled_part); }
+    void note_unscaled() { set_scale_state(unscaled_part); }
     // Sets the scale state after a replay. known: `parts` is the whole state; otherwise it is added to the
     // state before.
-    void note_replayed(bool known, ScaleParts parts);
+    void note_replayed(bool known, ScaleState parts);
 
 private:
     friend class PendingFactor;
     void settle();
     void note_use();
     void forget_pending_factor() noexcept;
-    void begin_adding(ScaleParts added);
-    void set_scale_parts(ScaleParts parts);
+    void begin_adding(ScaleState added);
+    void set_scale_state(ScaleState parts);
 
     TensorImpl& leaf_;
     Tensor value_;
     Ref<PendingFactor> pending_factor_;
-    Ref<GradientWatcher> watcher_;
-    std::uint32_t watched_as_ = 0;
+    Ref<GradientHook> hook_;
+    std::uint32_t hook_index_ = 0;
     std::uint32_t pending_index_ = 0;  // among the slots of pending_factor_
-    ScaleParts scale_parts_ = 0;
+    ScaleState scale_state_ = 0;
 };
 
 }  // namespace mezzo

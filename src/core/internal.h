@@ -1,4 +1,4 @@
-// What a component of mezzo uses of core besides the public headers.
+// Parts of core that the components use besides the public headers.
 #pragma once
 
 // Exports a declaration, or all members of a class, from libmezzo.so for the components of the same version:

@@ -64,7 +64,7 @@ void StepGraph::replay() {
     launch(reserve_random(drawn_));
     gradients_.restore();
     for (const auto& action : actions_) action();
-    gradients_.restore_scale_parts();
+    gradients_.restore_scale_state();
 }
 
 // The copy and the graph are on one stream, so a run's arguments arrive after the previous run has ended.

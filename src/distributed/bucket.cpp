@@ -29,11 +29,11 @@ Tensor Bucket::place(std::size_t i) const {
     return result;
 }
 
-Tensor Bucket::home(std::size_t i) const {
+Tensor Bucket::view(std::size_t i) const {
     return homes_[i]->refs.load() == 1 && shapes_[i].numel() != 0 ? place(i) : Tensor();
 }
 
-bool Bucket::at_home(std::size_t i, const Tensor& gradient) const {
+bool Bucket::is_view(std::size_t i, const Tensor& gradient) const {
     return gradient->storage == homes_[i] && gradient.is_contiguous();
 }
 
@@ -51,7 +51,7 @@ void Bucket::write_flags(const std::vector<float>& flags) {
 
 Tensor Bucket::pack(const Tensors& gradients, bool in_place) {
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-        const bool own = gradients[i].defined() && at_home(i, gradients[i]);
+        const bool own = gradients[i].defined() && is_view(i, gradients[i]);
         if (own || homes_[i]->refs.load() == 1) continue;
         allocate();  // a caller holds an older gradient, which must not change
         break;
@@ -62,7 +62,7 @@ Tensor Bucket::pack(const Tensors& gradients, bool in_place) {
         flags.push_back(gradient.defined() ? 1.0f : 0.0f);
         if (!gradient.defined())
             place(i).zero_();
-        else if (!at_home(i, gradient))
+        else if (!is_view(i, gradient))
             place(i).copy_(gradient);
     }
     write_flags(flags);
@@ -83,10 +83,10 @@ std::vector<bool> Bucket::present() const {
 
 Tensor Bucket::unpack(std::size_t i, const Tensor& gradient) const {
     if (!gradient.defined()) {
-        const Tensor own = home(i);
+        const Tensor own = view(i);
         return own.defined() ? own : place(i).clone();
     }
-    if (at_home(i, gradient))
+    if (is_view(i, gradient))
         gradient->storage->version.fetch_add(1, std::memory_order_relaxed);
     else
         gradient.copy_(place(i));

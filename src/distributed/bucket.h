@@ -21,8 +21,8 @@ public:
 
     // View of part i in the buffer, in the shape of its leaf; undefined while a tensor still refers to that
     // memory.
-    Tensor home(std::size_t i) const;
-    bool at_home(std::size_t i, const Tensor& gradient) const;
+    Tensor view(std::size_t i) const;
+    bool is_view(std::size_t i, const Tensor& gradient) const;
 
     // Copies the gradients, one per part, into the buffer; undefined gradients become zeros, and a gradient
     // that is a view of its part is not copied. Returns all elements of the bucket for the reduction: the

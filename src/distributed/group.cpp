@@ -1,4 +1,4 @@
-// Collective calls of a group on tensors. Each call begins with an exchange of records (distributed/call_record.h).
+// Collective calls of a group on tensors. Each begins with an exchange of records (distributed/call_record.h).
 #include "mezzo/distributed/group.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "autograd/row.h"
-#include "core/step_graph.h"
 #include "core/enumerators.h"
+#include "core/step_graph.h"
 #include "core/tensor_impl.h"
 #include "distributed/call_record.h"
 #include "distributed/group_impl.h"

@@ -59,8 +59,8 @@ public:
     // captured.
     void issue(const std::function<void()>& operations);
     std::string engine_name() const;
-    // The group's object for the consensus of captured steps, made by step_party() (rank_checks.h).
-    std::weak_ptr<StepParty>& party() { return party_; }
+    // The group's object for the consensus of captured steps, made by consensus_of() (rank_checks.h).
+    std::weak_ptr<CaptureConsensus>& consensus() { return consensus_; }
 
     // Breaks the group: all calls, present and future, end with this cause, unless there is an earlier one.
     // May be called from any thread.
@@ -104,7 +104,7 @@ private:
     std::map<std::uint64_t, std::exception_ptr> errors_;
     std::string cause_;  // why the group is broken; empty if it is not
     bool stopping_ = false;
-    std::weak_ptr<StepParty> party_;  // used by the thread that makes the calls
+    std::weak_ptr<CaptureConsensus> consensus_;  // used by the thread that makes the calls
     std::thread thread_;
 };
 

@@ -7,8 +7,8 @@
 #include "core/step_graph.h"
 #include "core/tensor_impl.h"
 #include "distributed/call_record.h"
-#include "distributed/rank_checks.h"
 #include "distributed/group_impl.h"
+#include "distributed/rank_checks.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -44,7 +44,7 @@ template <class OnHost, class OnDevice> void perform(const Group& handle, const 
                                                      const OnDevice& on_device) {
     GroupImpl& group = handle.impl();
     if (handle.size() > 1) {
-        StepScope::meet(op, step_party(handle));
+        StepScope::join(op, consensus_of(handle));
         if (StepGraph::capturing() != nullptr) return capture_call(handle, on_device);
     }
     record.flag = memory[0].device() != cpu_device;

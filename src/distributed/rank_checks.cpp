@@ -100,9 +100,9 @@ void broadcast_some(const Tensors& tensors, std::size_t bytes, GroupImpl& group)
     }
 }
 
-class GroupParty final : public StepParty {
+class GroupConsensus final : public CaptureConsensus {
 public:
-    explicit GroupParty(const Group& group) : group_(group) {}
+    explicit GroupConsensus(const Group& group) : group_(group) {}
     StepAction agree(StepAction mine) override { return agree_on_step(mine, group_.impl()); }
 
 private:
@@ -192,11 +192,11 @@ StepAction agree_on_step(StepAction mine, GroupImpl& group) {
     return least;
 }
 
-std::shared_ptr<StepParty> step_party(const Group& group) {
-    std::weak_ptr<StepParty>& known = group.impl().party();
-    std::shared_ptr<StepParty> party = known.lock();
-    if (party == nullptr) known = party = std::make_shared<GroupParty>(group);
-    return party;
+std::shared_ptr<CaptureConsensus> consensus_of(const Group& group) {
+    std::weak_ptr<CaptureConsensus>& known = group.impl().consensus();
+    std::shared_ptr<CaptureConsensus> consensus = known.lock();
+    if (consensus == nullptr) known = consensus = std::make_shared<GroupConsensus>(group);
+    return consensus;
 }
 
 }  // namespace mezzo::distributed

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/capture_consensus.h"
-#include "distributed/call_record.h"
 #include "distributed/bucket_layout.h"
+#include "distributed/call_record.h"
 #include "distributed/group_impl.h"
 #include "mezzo/distributed/group.h"
 #include "mezzo/error.h"
@@ -38,7 +38,7 @@ StepAction agree_on_step(StepAction mine, GroupImpl& group);
 
 // Returns the group's object for the consensus of a captured step, which calls agree_on_step(). All handles
 // of the group get the same object while any reference to it exists.
-std::shared_ptr<StepParty> step_party(const Group& group);
+std::shared_ptr<CaptureConsensus> consensus_of(const Group& group);
 
 // Checks that the tensors have the same bits on all ranks, as distributed::require_same().
 void require_same_values(const StateDict& tensors, GroupImpl& group);

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "autograd/autocast_state.h"
-#include "core/step_graph.h"
 #include "core/flat_view.h"
+#include "core/step_graph.h"
 #include "core/step_memory.h"
 #include "distributed/rank_checks.h"
 #include "mezzo/autograd.h"
@@ -22,9 +22,9 @@ struct Plain {
 };
 
 // Agrees with the other ranks' reducers whether a captured step runs eagerly, captures or replays.
-class ReducerParty final : public StepParty {
+class ReducerConsensus final : public CaptureConsensus {
 public:
-    explicit ReducerParty(Reducer& reducer) : reducer_(&reducer) {}
+    explicit ReducerConsensus(Reducer& reducer) : reducer_(&reducer) {}
     StepAction agree(StepAction mine) override { return reducer_->agree_on_step(mine); }
 
 private:
@@ -48,7 +48,7 @@ BucketSizes sizes_of(const DataParallelOptions& options, const std::vector<LeafK
 Reducer::Reducer(const StateDict& parameters, const Group& group, const DataParallelOptions& options)
     : group_(group), options_(options), where_(parameters.size()), arrivals_(parameters.size()) {
     for (const auto& [name, parameter] : parameters) {
-        check(parameter->grads().gradient.watcher() == nullptr, ErrorKind::value, "DataParallel: parameter ",
+        check(parameter->grads().gradient.hook() == nullptr, ErrorKind::value, "DataParallel: parameter ",
               name, " belongs to another DataParallel already");
         names_.push_back(name);
         leaves_.push_back(parameter);
@@ -58,11 +58,11 @@ Reducer::Reducer(const StateDict& parameters, const Group& group, const DataPara
 void Reducer::attach() {
     number_ = group_.impl().last();
     for (std::uint32_t place = 0; place < leaves_.size(); ++place)
-        slot(place).watch(Ref<GradientWatcher>(this), place);
+        slot(place).set_hook(Ref<GradientHook>(this), place);
 }
 
 void Reducer::detach(bool wait) noexcept {
-    const Ref<GradientWatcher> self(this);
+    const Ref<GradientHook> self(this);
     try {
         if (wait) collect_all();
         // the gradients are dropped, and later calls of the group throw
@@ -70,7 +70,7 @@ void Reducer::detach(bool wait) noexcept {
     }
     lose_all();
     ++layouts_;  // invalidates graphs that reduce these gradients
-    for (std::uint32_t place = 0; place < leaves_.size(); ++place) slot(place).watch({}, 0);
+    for (std::uint32_t place = 0; place < leaves_.size(); ++place) slot(place).set_hook({}, 0);
 }
 
 std::vector<LeafKind> Reducer::kinds() const {
@@ -182,18 +182,18 @@ void Reducer::adding(std::uint32_t place) {
         arrivals_.delivered(place);
 }
 
-Tensor Reducer::home(std::uint32_t place) {
+Tensor Reducer::bucket_view(std::uint32_t place) {
     const Where& where = where_[place];
     if (!options_.gradients_in_buckets || where.bucket < 0) return {};
     const Tensor& leaf = leaves_[place];
     const LeafKind& kind = kinds_[place];
     if (kind.dtype != leaf.dtype() || !(kind.device == leaf.device())) return {};
-    return shipments_[std::size_t(where.bucket)].bucket->home(where.part);
+    return shipments_[std::size_t(where.bucket)].bucket->view(where.part);
 }
 
-bool Reducer::at_home(std::uint32_t place, const Tensor& gradient) const {
+bool Reducer::is_bucket_view(std::uint32_t place, const Tensor& gradient) const {
     const Where& where = where_[place];
-    return where.bucket >= 0 && shipments_[std::size_t(where.bucket)].bucket->at_home(where.part, gradient);
+    return where.bucket >= 0 && shipments_[std::size_t(where.bucket)].bucket->is_view(where.part, gradient);
 }
 
 void Reducer::begin(const BackwardPlan& plan) {
@@ -203,9 +203,9 @@ void Reducer::begin(const BackwardPlan& plan) {
           plan.order.empty() ? "a checkpointed segment" : "parameter " + names_[plan.order[0]],
           "; gradients with a history cannot be reduced, use autograd::grad() for the inner derivative");
     collect_all();
-    std::shared_ptr<StepParty> party = party_.lock();
-    if (party == nullptr) party_ = party = std::make_shared<ReducerParty>(*this);
-    StepScope::meet("DataParallel", party);
+    std::shared_ptr<CaptureConsensus> consensus = consensus_.lock();
+    if (consensus == nullptr) consensus_ = consensus = std::make_shared<ReducerConsensus>(*this);
+    StepScope::join("DataParallel", consensus);
     arrivals_.begin(plan);
     overlap_ = options_.overlap && plan.alone;
     departed_ = 0;
@@ -440,20 +440,20 @@ void Reducer::unpack(Shipment& shipment) {
     const std::vector<BucketLayout::Part>& parts = shipment.bucket->layout().parts;
     shipment.bucket->take_back(std::exchange(shipment.values, Tensor()));
     bool all = true;
-    ScaleParts scale_parts = 0;
+    ScaleState scale_state = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         GradientSlot& own = slot(parts[i].place);
         all = all && own.defined();
         if (!own.defined()) continue;
         shipment.bucket->unpack(i, own.unsettled());
-        scale_parts = sum_of_parts(scale_parts, own.scale_parts());
+        scale_state = sum_of_parts(scale_state, own.scale_state());
     }
     if (all) return;
     const std::vector<bool> present = shipment.bucket->present();
     for (std::size_t i = 0; i < parts.size(); ++i) {
         GradientSlot& own = slot(parts[i].place);
         if (!own.defined() && present[i])
-            own.put({shipment.bucket->unpack(i, {}), scale_parts & ~ScaleParts(two_scales)});
+            own.put({shipment.bucket->unpack(i, {}), scale_state & ~ScaleState(two_scales)});
     }
 }
 

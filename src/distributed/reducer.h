@@ -9,8 +9,8 @@
 
 #include "autograd/observer.h"
 #include "core/capture_consensus.h"
-#include "distributed/gradient_readiness.h"
 #include "distributed/bucket.h"
+#include "distributed/gradient_readiness.h"
 #include "distributed/group_impl.h"
 #include "distributed/mean.h"
 #include "mezzo/distributed/data_parallel.h"
@@ -34,12 +34,12 @@ public:
     // Agrees with the other ranks on a call of a captured step.
     StepAction agree_on_step(StepAction mine);
 
-    // GradientWatcher
+    // GradientHook
     void settle(std::uint32_t place) override;
     void complete(std::uint32_t place) override;
     void adding(std::uint32_t place) override;
-    Tensor home(std::uint32_t place) override;
-    bool at_home(std::uint32_t place, const Tensor& gradient) const override;
+    Tensor bucket_view(std::uint32_t place) override;
+    bool is_bucket_view(std::uint32_t place, const Tensor& gradient) const override;
     // BackwardObserver
     std::uint64_t number() const override { return number_; }
     void begin(const BackwardPlan& plan) override;
@@ -104,7 +104,7 @@ private:
     std::vector<Shipment> shipments_;
     std::shared_ptr<DeviceCollectives> engine_;  // for this layout; null: buckets go through host memory
     std::uint64_t layouts_ = 0;                  // counts layouts that were made or forgotten
-    std::weak_ptr<StepParty> party_;
+    std::weak_ptr<CaptureConsensus> consensus_;
     std::vector<Where> where_;  // by index of the leaf
     Arrivals arrivals_;
     Phase phase_ = Phase::idle;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <exception>
 
-#include "core/step_graph.h"
 #include "core/live_error.h"
+#include "core/step_graph.h"
 #include "distributed/call_record.h"
 #include "distributed/gather_shards.h"
 #include "distributed/reducer.h"
@@ -20,7 +20,7 @@ std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
     return hash;
 }
 
-const GradientWatcher* watcher_of(const Tensor& parameter) { return parameter->grads().gradient.watcher(); }
+const GradientHook* hook_of(const Tensor& parameter) { return parameter->grads().gradient.hook(); }
 
 // Returns the indices of the parameters that an update would change.
 std::vector<std::size_t> with_gradients(const optim::OptimizerImpl& optimizer) {
@@ -52,15 +52,15 @@ std::vector<Record> succeed_together(const Record& record, const std::exception_
     return all;
 }
 
-void check_shardable(const optim::OptimizerImpl& optimizer, const GradientWatcher* reducer) {
+void check_shardable(const optim::OptimizerImpl& optimizer, const GradientHook* reducer) {
     refuse_in_capture("shard", "divide an optimizer's state");
     check(optimizer.sharing == nullptr, ErrorKind::state, "shard: this ", optimizer.type,
           " is sharded already; call shard() once");
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
-        const GradientWatcher* const watcher = watcher_of(optimizer.slots[i].param);
-        if (watcher == reducer) continue;
+        const GradientHook* const hook = hook_of(optimizer.slots[i].param);
+        if (hook == reducer) continue;
         fail(ErrorKind::value, "shard: ", optimizer.describe(i), " of this ", optimizer.type, " belongs to ",
-             watcher == nullptr ? "no" : "another",
+             hook == nullptr ? "no" : "another",
              " DataParallel; pass the DataParallel of the module whose parameters it updates");
     }
 }
@@ -121,7 +121,7 @@ void Sharding::begin_update(const optim::OptimizerImpl& optimizer, const std::ve
     std::exception_ptr error = before;
     if (!error) try {
             for (std::size_t i = 0; i < optimizer.slots.size(); ++i)
-                if (watcher_of(optimizer.slots[i].param) != reducer_)
+                if (hook_of(optimizer.slots[i].param) != reducer_)
                     fail(ErrorKind::state, optimizer.type, ": nobody averages the gradient of ",
                          optimizer.describe(i),
                          "; the DataParallel that was given to shard() must live as long as steps are taken");

@@ -12,7 +12,7 @@ namespace mezzo::distributed {
 class Sharding final : public optim::Sharing {
 public:
     // `reducer` reduces the gradients of all parameters.
-    Sharding(const Group& group, const GradientWatcher* reducer, const Partition& partition)
+    Sharding(const Group& group, const GradientHook* reducer, const Partition& partition)
         : group_(group), reducer_(reducer), partition_(partition) {}
 
     void begin_update(const optim::OptimizerImpl& optimizer, const std::vector<std::size_t>& indices,
@@ -24,7 +24,7 @@ public:
 
 private:
     const Group group_;
-    const GradientWatcher* const reducer_;  // for comparisons only: it may have been destroyed
+    const GradientHook* const reducer_;  // for comparisons only: it may have been destroyed
     const Partition partition_;
 };
 

@@ -49,7 +49,7 @@ struct DetectAnomaly::Impl final : OpObserver {
         const std::string what = name.empty() ? fmt::format("input {}", i) : name;
         stop_if_bad("the gradient of " + what, node.row->name, visited_place, value);
     }
-    void inner_gradient(const Node& below, const Tensor& value) override {
+    void fused_gradient(const Node& below, const Tensor& value) override {
         stop_if_bad(fmt::format("a gradient inside of {}", below.row->name), visited_name, visited_place,
                     value);
     }

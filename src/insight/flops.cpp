@@ -51,7 +51,7 @@ constexpr Formula formulas[] = {
     {"linear", by_last},
     {"linear_relu", by_last},
     {"linear_gelu", by_last},
-    {"joint_linear", by_last},
+    {"merged_linear", by_last},
     {"matmul", by_last},
     {"linear_input_grad", by_last},
     {"linear_weight_grad", by_first},

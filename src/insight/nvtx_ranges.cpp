@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "autograd/op_observer.h"
 #include "autograd/autocast_state.h"
+#include "autograd/op_observer.h"
 #include "core/tensor_impl.h"
 #include "insight/nvtx_calls.h"
 #include "mezzo/error.h"
@@ -39,7 +39,7 @@ struct NvtxRanges final : OpObserver {
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
-    void inner_gradient(const Node&, const Tensor&) override {}
+    void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
 
     void module_begins(const nn::Module& module) noexcept override {

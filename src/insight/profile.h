@@ -40,7 +40,7 @@ struct ProfilerImpl final : OpObserver {
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
-    void inner_gradient(const Node&, const Tensor&) override {}
+    void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
     void op_begins(const Row& row, In given) noexcept override;
     void op_ends(const Row& row, In given, In results) noexcept override;

@@ -109,7 +109,7 @@ void TraceImpl::note_gradient(const Node& node, std::string name, int i, const T
 void TraceImpl::gradient(const Node& node, int i, const Tensor& value) {
     note_gradient(node, node.row->name, i, value);
 }
-void TraceImpl::inner_gradient(const Node& below, const Tensor& value) {
+void TraceImpl::fused_gradient(const Node& below, const Tensor& value) {
     note_gradient(below, visited_name_, -1, value);
 }
 void TraceImpl::sum(const Node& node, const Tensor& value) {

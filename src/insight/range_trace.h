@@ -33,7 +33,7 @@ struct TraceImpl final : OpObserver {
     void backward_begins(const Tensors& outputs) override;
     void visiting(const Node& node) override;
     void gradient(const Node& node, int i, const Tensor& value) override;
-    void inner_gradient(const Node& below, const Tensor& value) override;
+    void fused_gradient(const Node& below, const Tensor& value) override;
     void sum(const Node& node, const Tensor& value) override;
 
     void clear();

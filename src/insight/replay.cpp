@@ -1,6 +1,6 @@
 // Re-runs a skipped step under a RangeTrace, then restores gradients, buffers and generator.
-#include "core/gradient_slot.h"
 #include "core/gradient_hook.h"
+#include "core/gradient_slot.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/insight/insight.h"
@@ -24,16 +24,15 @@ public:
             parameter->grads().gradient.read();  // the last call that may throw
         for (const Tensor& parameter : parameters) {
             GradientSlot& slot = parameter->grads().gradient;
-            gradients_.push_back(
-                {parameter, slot.take(), Ref<GradientWatcher>(slot.watcher()), slot.watched_as()});
-            slot.watch({}, 0);
+            gradients_.push_back({parameter, slot.take(), Ref<GradientHook>(slot.hook()), slot.hook_index()});
+            slot.set_hook({}, 0);
         }
     }
     ~Restored() {
         for (const Kept& kept : gradients_) {
             GradientSlot& slot = kept.parameter->grads().gradient;
             slot.drop();  // it is in no bucket
-            slot.watch(kept.watcher, kept.place);
+            slot.set_hook(kept.hook, kept.index);
             slot.put(kept.gradient);
         }
         set_random_state(random_);
@@ -50,8 +49,8 @@ private:
     struct Kept {
         Tensor parameter;
         Gradient gradient;
-        Ref<GradientWatcher> watcher;
-        std::uint32_t place;
+        Ref<GradientHook> hook;
+        std::uint32_t index;
     };
     RandomState random_;
     std::vector<std::pair<Tensor, Tensor>> buffers_;

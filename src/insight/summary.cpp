@@ -32,7 +32,7 @@ public:
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
-    void inner_gradient(const Node&, const Tensor&) override {}
+    void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
 
     void describe(ModuleSummary& module) const {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/rows.h"
 #include "core/flat_view.h"
+#include "core/rows.h"
 #include "kernels/matmul.h"
 
 namespace mezzo::kernels {
@@ -12,7 +12,7 @@ namespace mezzo::kernels {
 // x [.., in], `parts` weights [out_i, in], and as many biases [out_i] or none -> the x weight_i^T + bias_i
 // concatenated, [.., sum of out_i].
 struct JointLinear {
-    static constexpr const char* name = "joint_linear";
+    static constexpr const char* name = "merged_linear";
     int parts = 1;
 };
 

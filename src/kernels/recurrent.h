@@ -8,7 +8,7 @@ namespace mezzo::kernels {
 
 // Number of values per unit that a step saves for its gradient: lstm i, f, g, o; gru r, z, n and the state's
 // part of n before r is multiplied with it.
-constexpr std::int64_t kept_gates(RecurrentCell cell) {
+constexpr std::int64_t saved_gates(RecurrentCell cell) {
     return cell == RecurrentCell::lstm || cell == RecurrentCell::gru ? 4 : 0;
 }
 
@@ -25,7 +25,7 @@ enum RecurrentInput : std::uint8_t {
 };
 enum RecurrentOutput : std::uint8_t {
     to_states,     // [time, batch, hidden]
-    to_kept,       // [time, batch, kept_gates() hidden], or [0] if no gradient will be needed
+    to_saved,      // [time, batch, saved_gates() hidden], or [0] if no gradient will be needed
     to_last_cell,  // [batch, hidden], wide, lstm; else [0]
     to_cells,      // [time, batch, hidden], wide, lstm; [0] if no gradient will be needed, and for others
     recurrent_outputs
@@ -49,7 +49,7 @@ enum RecurrentGradInput : std::uint8_t {
     grad_from_cell,
     grad_from_lengths,
     grad_from_states,
-    grad_from_kept,
+    grad_from_saved,
     grad_from_cells,
     recurrent_grad_inputs
 };

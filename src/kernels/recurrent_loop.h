@@ -21,7 +21,7 @@ struct RecurrentStep {
     const void* product;         // wide
     const void* state;           // before the step; null: zeros
     const void* cell_state;      // wide, likewise
-    void *new_state, *kept;      // saved gates may be null
+    void *new_state, *saved;     // saved gates may be null
     void *new_cell, *last_cell;  // wide; the second may be null, for a copy
 };
 struct RecurrentGradStep {
@@ -34,7 +34,7 @@ struct RecurrentGradStep {
     const void* carried_in;  // wide: of the same, from the steps after it; null: zeros
     void* carried;           // wide: of the state before, without the product's part; null: not wanted
     void* cell_grad;         // wide: of the cell state after the step, replaced by that before it
-    const void *new_state, *state, *kept;
+    const void *new_state, *state, *saved;
     const void *new_cell, *cell_state;  // wide
     void *gates, *product;              // the gradients; the second may be null
 };
@@ -95,7 +95,7 @@ inline void run_recurrent(In in, const Recurrent& at, Out out, Kernel<MatMul>& m
         step.gates = step_address(gates, step.time);
         step.product = state.defined() ? raw(product) : nullptr;
         step.state = address(state);
-        step.kept = step_address(out[to_kept], step.time);
+        step.saved = step_address(out[to_saved], step.time);
         step.new_cell = cells->numel > 0 ? step_address(cells, step.time) : last_cell;
         step.last_cell = cells->numel > 0 && i == time - 1 ? last_cell : nullptr;
         state = step_of(y, step.time);
@@ -135,7 +135,7 @@ inline void run_recurrent_grad(In in, const RecurrentGrad& at, Out out, Kernel<M
         step.carried = direct && wanted ? raw(carried) : nullptr;
         step.new_state = step_address(y, step.time);
         step.state = i > 0 ? step_address(y, before) : address(in[grad_from_state]);
-        step.kept = step_address(in[grad_from_kept], step.time);
+        step.saved = step_address(in[grad_from_saved], step.time);
         step.new_cell = step_address(cells, step.time);
         step.cell_state = i > 0 ? step_address(cells, before) : address(in[grad_from_cell]);
         step.gates = step_address(out[grad_to_gates], step.time);

@@ -105,7 +105,7 @@ BertSelfAttention::BertSelfAttention(const BertConfig& c)
       value(c.hidden_size, c.hidden_size),
       heads(c.num_attention_heads),
       dropout_p(c.attention_probs_dropout_prob) {
-    // Makes the weights contiguous in memory, so that joint_linear() is one product.
+    // Makes the weights contiguous in memory, so that merged_linear() is one product.
     place_side_by_side({query.weight, key.weight, value.weight});
     place_side_by_side({query.bias, key.bias, value.bias});
 }
@@ -113,7 +113,7 @@ BertSelfAttention::BertSelfAttention(const BertConfig& c)
 Tensor BertSelfAttention::operator()(const Tensor& x, const Tensor& mask) const {
     const ModuleScope here(*this);
     const Tensor qkv =
-        joint_linear(x, {query.weight, key.weight, value.weight}, {query.bias, key.bias, value.bias})
+        merged_linear(x, {query.weight, key.weight, value.weight}, {query.bias, key.bias, value.bias})
             .reshape({x.size(0), x.size(1), 3, heads, x.size(2) / heads});
     return packed_attention(qkv, {.mask = mask, .dropout_p = dropout_p, .training = training()})
         .reshape(x.shape());

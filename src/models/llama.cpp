@@ -47,7 +47,7 @@ LlamaAttention::LlamaAttention(const LlamaConfig& c)
 
 Tensor LlamaAttention::operator()(const Tensor& x, const CausalPlaces& places, std::size_t layer) const {
     const ModuleScope here(*this);
-    const Tensors parts = split_heads(joint_linear(x, {q_proj.weight, k_proj.weight, v_proj.weight}),
+    const Tensors parts = split_heads(merged_linear(x, {q_proj.weight, k_proj.weight, v_proj.weight}),
                                       {heads, key_value_heads, key_value_heads});
     const Tensor q = rotary_embedding(parts[0], places.cos, places.sin),
                  k = rotary_embedding(parts[1], places.cos, places.sin);
@@ -63,7 +63,7 @@ LlamaMlp::LlamaMlp(const LlamaConfig& c)
 
 Tensor LlamaMlp::operator()(const Tensor& x) const {
     const ModuleScope here(*this);
-    return down_proj(swiglu(joint_linear(x, {gate_proj.weight, up_proj.weight})));
+    return down_proj(swiglu(merged_linear(x, {gate_proj.weight, up_proj.weight})));
 }
 
 LlamaBlock::LlamaBlock(const LlamaConfig& c)

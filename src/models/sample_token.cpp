@@ -34,8 +34,8 @@ void penalize(std::vector<float>& logits, std::vector<std::int64_t> text, double
 }
 
 // A number in [0, 1) of 53 bits.
-double uniform(const SamplingPlace& place) {
-    const PhiloxWords words = philox(place.seed, place.step, place.row);
+double uniform(const SamplingPosition& position) {
+    const PhiloxWords words = philox(position.seed, position.step, position.row);
     return double((std::uint64_t(words.v[0]) << 21) ^ (words.v[1] >> 11)) * 0x1p-53;
 }
 
@@ -64,7 +64,7 @@ void keep_top_k(std::vector<Candidate>& candidates, std::size_t k) {
 
 // Keeps the likeliest tokens that make up p. Sorting 50,000 tokens would take as long as a small model, so
 // unlikely ones are removed first: all tokens less likely than (1 - p) / n together have less than 1 - p, so
-// none of them is kept. Half of that limit leaves room for rounding.
+// all of them can go. Half of that limit leaves room for rounding.
 void keep_top_p(std::vector<Candidate>& candidates, double p) {
     const double total = total_of(candidates), least = 0.5 * (1 - p) / double(candidates.size()) * total;
     std::erase_if(candidates, [&](const Candidate& c) { return c.weight < least; });
@@ -89,7 +89,7 @@ void check_sampling(const char* op, const SamplingOptions& o) {
 }
 
 std::int64_t sample_token(const std::vector<float>& given, const std::vector<std::int64_t>& text,
-                          const SamplingOptions& options, const SamplingPlace& place) {
+                          const SamplingOptions& options, const SamplingPosition& position) {
     check_sampling("sample_token", options);
     check_logits(given);
     std::vector<float> logits = given;
@@ -104,7 +104,7 @@ std::int64_t sample_token(const std::vector<float>& given, const std::vector<std
             std::exp((double(logits[i]) - double(logits[std::size_t(likeliest)])) / options.temperature)};
     if (options.top_k > 0) keep_top_k(candidates, std::size_t(options.top_k));
     if (options.top_p < 1) keep_top_p(candidates, options.top_p);
-    const double drawn = uniform(place) * total_of(candidates);
+    const double drawn = uniform(position) * total_of(candidates);
     double sum = 0;
     for (const Candidate& c : candidates) {
         sum += c.weight;

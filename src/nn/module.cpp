@@ -234,7 +234,7 @@ template <class Target> void convert_all(const Module& module, Target target, bo
             replace_elements(tensor, tensor.to(target));
             if (!gradient.defined()) continue;
             GradientSlot& slot = tensor->grad_meta->gradient;
-            slot.put({gradient.to(target), slot.scale_parts()});
+            slot.put({gradient.to(target), slot.scale_state()});
         }
     });
 }

@@ -19,10 +19,10 @@ std::vector<const Module*>& running() {
 bool detail::module_scopes_wanted() noexcept { return wanted.load(std::memory_order_relaxed) != 0; }
 void detail::enter_module(const Module& module) {
     running().push_back(&module);
-    Observers::tell([&](OpObserver& one) { one.module_begins(module); });
+    Observers::notify([&](OpObserver& one) { one.module_begins(module); });
 }
 void detail::leave_module() noexcept {
-    Observers::tell([](OpObserver& one) { one.module_ends(); });
+    Observers::notify([](OpObserver& one) { one.module_ends(); });
     running().pop_back();
 }
 

@@ -98,12 +98,12 @@ Tensor ordered(const Term& t, const Labels& labels) {
     return t.x.permute(order);
 }
 
-// Sums over the dimensions whose labels are not in `kept`.
-Term summed(Term t, const Labels& kept) {
+// Sums over the dimensions whose labels are not in `remaining`.
+Term summed(Term t, const Labels& remaining) {
     Axes axes;
     Labels left;
     for (std::size_t i = 0; i < t.labels.size(); ++i)
-        if (contains(kept, t.labels[i]))
+        if (contains(remaining, t.labels[i]))
             left.push_back(t.labels[i]);
         else
             axes.push_back(std::int64_t(i));
@@ -127,12 +127,12 @@ Term without_stretched(Term t, const Term& other) {
 struct Roles {
     Labels batch, inner, left, right;
 };
-Roles roles_of(const Term& a, const Term& b, const Labels& kept) {
+Roles roles_of(const Term& a, const Term& b, const Labels& remaining) {
     Roles roles;
     for (const int label : a.labels)
-        (!contains(b.labels, label) ? roles.left
-         : contains(kept, label)    ? roles.batch
-                                    : roles.inner)
+        (!contains(b.labels, label)   ? roles.left
+         : contains(remaining, label) ? roles.batch
+                                      : roles.inner)
             .push_back(label);
     for (const int label : b.labels)
         if (!contains(a.labels, label)) roles.right.push_back(label);
@@ -166,15 +166,15 @@ void check_sizes(const Term& a, const Term& b) {
     }
 }
 
-// The product of a and b with everything summed that is not in `kept`.
-Term product(Term a, Term b, const Labels& kept) {
+// The product of a and b with everything summed that is not in `remaining`.
+Term product(Term a, Term b, const Labels& remaining) {
     check_sizes(a, b);
     Term given_a = a;
     a = without_stretched(a, b);
     b = without_stretched(b, given_a);
-    a = summed(a, joined(kept, b.labels, {}));
-    b = summed(b, joined(kept, a.labels, {}));
-    const Roles roles = roles_of(a, b, kept);
+    a = summed(a, joined(remaining, b.labels, {}));
+    b = summed(b, joined(remaining, a.labels, {}));
+    const Roles roles = roles_of(a, b, remaining);
     Shape shape;
     const std::int64_t batch = sizes_of(a, roles.batch, &shape);
     const std::int64_t m = sizes_of(a, roles.left, &shape), n = sizes_of(b, roles.right, &shape);
@@ -260,9 +260,10 @@ Tensor einsum(std::string_view text, const Tensors& operands) {
     const Equation equation = read_equation(text, operands);
     Term all = without_repetitions({operands[0], equation.terms[0]});
     for (std::size_t i = 1; i < operands.size(); ++i) {
-        Labels kept = equation.result;
-        for (std::size_t j = i + 1; j < operands.size(); ++j) kept = joined(kept, equation.terms[j], {});
-        all = product(all, without_repetitions({operands[i], equation.terms[i]}), kept);
+        Labels remaining = equation.result;
+        for (std::size_t j = i + 1; j < operands.size(); ++j)
+            remaining = joined(remaining, equation.terms[j], {});
+        all = product(all, without_repetitions({operands[i], equation.terms[i]}), remaining);
     }
     const Tensor y = ordered(summed(all, equation.result), equation.result);
     if (operands.size() == 1) return y;  // nothing was multiplied

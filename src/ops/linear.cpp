@@ -178,7 +178,7 @@ void parameter_gradients(const Node& node, const ActivationGradient& g, Tensors&
             const bool added = g.dz.dtype() != float64;  // to an existing gradient (product_grad())
             const Tensor leaf = added ? node.accumulator(1) : Tensor();
             const Tensor sum = added && !leaf.defined() && node.grad_dtype(1) == float32
-                                   ? node.take_waiting(1, true)
+                                   ? node.take_accumulated(1, true)
                                    : Tensor();
             const WeightAndBias both = weight_and_bias_grad(g.dz, x, leaf.defined() ? leaf : sum);
             result[1] = sum.defined() ? sum : both.weight;
@@ -209,20 +209,20 @@ Tensors linear_vjp(const Node& node, const Tensors& grads) {
 const OpOf<kernels::Linear> linear_op{{.name = "linear",
                                        .cast = Cast::low,
                                        .save = save_inputs,
-                                       .inner_gradients = linear_inner_gradients,
+                                       .fused_gradients = linear_fused_gradients,
                                        .vjp = row_function<linear_vjp>,
                                        .decomposition = row_function<linear_decomposition>}};
 const OpOf<kernels::Linear> linear_relu_op{{.name = "linear_relu",
                                             .cast = Cast::low,
                                             .save = save_inputs | save_outputs,
                                             .bits = 1,
-                                            .inner_gradients = linear_inner_gradients,
+                                            .fused_gradients = linear_fused_gradients,
                                             .vjp = row_function<linear_vjp>,
                                             .decomposition = row_function<linear_decomposition>}};
 const OpOf<kernels::Linear> linear_gelu_op{{.name = "linear_gelu",
                                             .cast = Cast::low,
                                             .save = save_inputs | save_outputs,
-                                            .inner_gradients = linear_inner_gradients,
+                                            .fused_gradients = linear_fused_gradients,
                                             .vjp = row_function<linear_vjp>,
                                             .decomposition = row_function<linear_decomposition>}};
 

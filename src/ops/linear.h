@@ -13,7 +13,7 @@ void check_linear(const char* op, const Tensor& x, const Tensor& weight, const T
 enum LinearInner : std::uint8_t {
     of_pre_activation,  // [rows, out]: of x W^T + b
     of_bias,            // [out]: the column sums of the first
-    linear_inner_gradients
+    linear_fused_gradients
 };
 
 // The gradient of the bias from dz [rows, out], the gradient of the pre-activation: its column sums, in

@@ -107,7 +107,7 @@ Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
             return {};
         }
     if (fits && c.grad_dtype(i) == float32)
-        if (const Tensor waiting = c.take_waiting(i, true); waiting.defined()) {
+        if (const Tensor waiting = c.take_accumulated(i, true); waiting.defined()) {
             add_product(a, b, waiting);
             return waiting;
         }

@@ -1,4 +1,4 @@
-// Merged linear layers (joint_linear): several linear layers of one input as one product. The gradient of the
+// Merged linear layers: several linear layers of one input as one product. The gradient of the
 // weights is one product, too, if their gradients are contiguous in memory.
 #include "kernels/merged_linear.h"
 
@@ -95,7 +95,7 @@ void bias_grads(const Node& c, const At& at, const Tensor& g, const Tensor& sums
             grads[std::size_t(first + i)] = bias_grad(columns_of_part(g, sizes, i), c.grad_dtype(first + i));
 }
 
-Tensors joint_linear_vjp(const Node& c, const At& at, const Tensors& gs) {
+Tensors merged_linear_vjp(const Node& c, const At& at, const Tensors& gs) {
     const Tensor g = gemm_ready(matrix_of(gs[0]));
     Tensors grads(c.inputs.size());
     if (c.needs(0)) grads[0] = x_grad(c, at, g);
@@ -104,7 +104,7 @@ Tensors joint_linear_vjp(const Node& c, const At& at, const Tensors& gs) {
     return grads;
 }
 
-Tensors joint_linear_decomposition(In in, const At& at) {
+Tensors merged_linear_decomposition(In in, const At& at) {
     const auto parts = std::size_t(at.parts);
     Tensors results;
     for (std::size_t i = 1; i <= parts; ++i) {
@@ -119,33 +119,34 @@ Tensor zeros_for(const Tensor& weight) {
     return zeros({weight.size(0)}, {.dtype = weight.dtype(), .device = weight.device()});
 }
 
-const OpOf<At> joint_linear_op{{.cast = Cast::low,
-                                .save = save_inputs,
-                                .vjp = row_function<joint_linear_vjp>,
-                                .decomposition = row_function<joint_linear_decomposition>}};
+const OpOf<At> merged_linear_op{{.cast = Cast::low,
+                                 .save = save_inputs,
+                                 .vjp = row_function<merged_linear_vjp>,
+                                 .decomposition = row_function<merged_linear_decomposition>}};
 
 }  // namespace
 
-Tensor joint_linear(const Tensor& x, const Tensors& weights, const Tensors& biases) {
-    check(!weights.empty(), ErrorKind::value, "joint_linear: the list of weights is empty");
+Tensor merged_linear(const Tensor& x, const Tensors& weights, const Tensors& biases) {
+    check(!weights.empty(), ErrorKind::value, "merged_linear: the list of weights is empty");
     check(biases.empty() || biases.size() == weights.size(), ErrorKind::value,
-          "joint_linear: ", biases.size(), " biases for ", weights.size(),
+          "merged_linear: ", biases.size(), " biases for ", weights.size(),
           " weights; pass one for each, or none");
     Tensors given{x};
     std::int64_t columns = 0;
     bool biased = false;
     for (std::size_t i = 0; i < weights.size(); ++i) {
-        check_linear("joint_linear", x, weights[i], biases.empty() ? Tensor() : biases[i]);
+        check_linear("merged_linear", x, weights[i], biases.empty() ? Tensor() : biases[i]);
         biased = biased || (!biases.empty() && biases[i].defined());
         check(!__builtin_add_overflow(columns, weights[i].size(0), &columns), ErrorKind::shape,
-              "joint_linear: the weights have more than 2^63 - 1 rows");
+              "merged_linear: the weights have more than 2^63 - 1 rows");
         given.push_back(weights[i]);
     }
     for (std::size_t i = 0; biased && i < weights.size(); ++i)
         given.push_back(biases[i].defined() ? biases[i] : zeros_for(weights[i]));
     Shape shape = x.shape();
     shape.back() = columns;
-    return call(joint_linear_op, given, {.parts = int(weights.size())}, std::span<const Shape>(&shape, 1))[0];
+    const At at{.parts = int(weights.size())};
+    return call(merged_linear_op, given, at, std::span<const Shape>(&shape, 1))[0];
 }
 
 }  // namespace mezzo

@@ -68,10 +68,10 @@ Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, 
                 dtype);
 }
 
-// The accumulated gradient of input 0 (Node::take_waiting) as a matrix of rows, if there is one. The kernel
-// adds it to its own.
-Tensor waiting_rows(const Node& c) {
-    const Tensor waiting = c.take_waiting(0, false);
+// Accumulated gradient of input 0 (Node::take_accumulated) as a matrix of rows, or undefined. The kernel adds
+// it to its own.
+Tensor accumulated_rows(const Node& c) {
+    const Tensor waiting = c.take_accumulated(0, false);
     return waiting.defined() ? matrix_of(waiting) : waiting;
 }
 
@@ -90,7 +90,7 @@ const OpOf<kernels::LayerNorm> layer_norm_op{
      .statistics = 1,
      .vjp = [](const Node& c, const kernels::LayerNorm& at, const Tensors& g) -> Tensors {
          return in_shape(layer_norm_grad(matrix_of(g[0]), matrix_of(c.in(0)), c.in(1), c.out(1), c.out(2),
-                                         waiting_rows(c), at.eps, c.grad_dtype(0)),
+                                         accumulated_rows(c), at.eps, c.grad_dtype(0)),
                          c);
      },
      .decomposition = [](In in, const kernels::LayerNorm& at) -> Tensors {
@@ -108,7 +108,7 @@ const OpOf<kernels::RmsNorm> rms_norm_op{
          const Tensor x = matrix_of(c.in(0));
          const Shape shapes[] = {x.shape(), c.inputs[1].shape};
          return in_shape(
-             call(rms_norm_grad_op, Tensors{matrix_of(g[0]), x, c.in(1), c.out(1), waiting_rows(c)},
+             call(rms_norm_grad_op, Tensors{matrix_of(g[0]), x, c.in(1), c.out(1), accumulated_rows(c)},
                   {.eps = at.eps}, shapes, c.grad_dtype(0)),
              c);
      },

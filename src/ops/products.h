@@ -14,7 +14,7 @@ Tensor product_as(const Tensor& a, const Tensor& b, Dtype wanted);
 // The gradient of input i, which is the product of a and b, as product_as() returns it. If the engine allows
 // it, the GEMM adds the product (beta = 1) to an existing gradient. This is the leaf's grad(), and the result
 // is undefined (Node::accumulator), or the float32 gradient that is already accumulated for input i, and the
-// result is the sum in the shape of input i (Node::take_waiting).
+// result is the sum in the shape of input i (Node::take_accumulated).
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b);
 
 // total += a b, for matrices of one dtype; total is contiguous and of that dtype, or float32. The version of

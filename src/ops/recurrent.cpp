@@ -18,7 +18,7 @@ using kernels::Recurrent;
 // ---- in terms of other ops
 
 struct StepResult {
-    Tensor state, kept, cell;
+    Tensor state, saved, cell;
 };
 
 // One step from x [batch, gates * hidden], the product p of the same shape, and the state and cell state
@@ -60,7 +60,7 @@ Tensors recurrent_decomposition(In in, const Recurrent& at) {
     };
     Tensor h = in[kernels::of_state].defined() ? in[kernels::of_state] : zeros({batch, weight.size(1)}, like);
     Tensor c = at.cell == RecurrentCell::lstm ? start(in[kernels::of_cell]) : Tensor();
-    Tensors states, kept, cells;
+    Tensors states, saved, cells;
     for (std::int64_t i = 0; i < time; ++i) {
         const std::int64_t t = at.reverse ? time - 1 - i : i;
         const Tensor product = matmul(h, weight.t());
@@ -68,17 +68,17 @@ Tensors recurrent_decomposition(In in, const Recurrent& at) {
         if (lengths.defined()) {
             const Tensor runs = gt(lengths, double(t)).unsqueeze(1);
             step.state = where(runs, step.state, h);
-            if (step.kept.defined()) step.kept = masked_fill(step.kept, logical_not(runs), 0);
+            if (step.saved.defined()) step.saved = masked_fill(step.saved, logical_not(runs), 0);
             if (c.defined()) step.cell = where(runs, step.cell, c);
         }
         h = step.state;
         c = step.cell;
         states.push_back(h);
-        kept.push_back(step.kept);
+        saved.push_back(step.saved);
         cells.push_back(c);
     }
     const Tensor none = zeros({0}, like);
-    return {in_order(states, at.reverse, x), in_order(kept, at.reverse, x), c.defined() ? c : none,
+    return {in_order(states, at.reverse, x), in_order(saved, at.reverse, x), c.defined() ? c : none,
             in_order(cells, at.reverse, x)};
 }
 
@@ -109,7 +109,7 @@ Tensors run_grad_kernel(const Node& c, const Recurrent& at, const Tensors& g) {
     in[kernels::grad_from_cell] = c.in(kernels::of_cell);
     in[kernels::grad_from_lengths] = c.in(kernels::of_lengths);
     in[kernels::grad_from_states] = y;
-    in[kernels::grad_from_kept] = c.out(kernels::to_kept);
+    in[kernels::grad_from_saved] = c.out(kernels::to_saved);
     in[kernels::grad_from_cells] = c.out(kernels::to_cells);
     out[kernels::grad_to_gates] = empty({s.time, s.batch, s.gates}, own);
     if (at.cell == RecurrentCell::gru)
@@ -241,8 +241,8 @@ RecurrentResult recurrent(RecurrentCell cell, const Tensor& gates, const Tensor&
     bool records = false;
     for (const Tensor& x : in) records = records || recording(x);
     const Shape none{0}, sequence{time, batch, hidden};
-    const std::int64_t kept = kernels::kept_gates(cell) * hidden;
-    const Shape shapes[] = {sequence, records && kept > 0 ? Shape{time, batch, kept} : none,
+    const std::int64_t saved = kernels::saved_gates(cell) * hidden;
+    const Shape shapes[] = {sequence, records && saved > 0 ? Shape{time, batch, saved} : none,
                             lstm ? Shape{batch, hidden} : none, records && lstm ? sequence : none};
     const Tensors results = call(op, in, {.cell = cell, .reverse = options.reverse}, shapes);
     return {results[kernels::to_states], lstm ? results[kernels::to_last_cell] : Tensor()};

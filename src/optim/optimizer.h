@@ -104,7 +104,7 @@ Tensor* writable_copy16(const Slot& slot, bool conditional);
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling);
 // Throws Error(state), "op: …; advice", if has_parts() (core/scale_state.h) is true of a gradient of the
 // optimizer.
-void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts, const char* advice);
+void refuse_scale_state(const char* op, const OptimizerImpl& optimizer, ScaleState parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
 // found_inf, and counts. If no parameter has a gradient, does nothing and returns false.
 bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,

@@ -52,7 +52,7 @@ GradientList gradient_list(const char* op, const Tensors& parameters, PendingFac
         if (gradient.numel() == 0) continue;
         if (!gradient.is_contiguous()) {
             const Tensor dense = gradient.detach().contiguous();
-            slot.put({dense, slot.scale_parts()});  // `gradient` is the slot's own
+            slot.put({dense, slot.scale_state()});  // `gradient` is the slot's own
         }
         ParamRef ref{};
         ref.param = raw(parameter);
@@ -162,12 +162,12 @@ GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFact
     return list;
 }
 
-void refuse_scale_parts(const char* op, const OptimizerImpl& optimizer, ScaleParts parts,
+void refuse_scale_state(const char* op, const OptimizerImpl& optimizer, ScaleState parts,
                         const char* advice) {
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
         GradientSlot& gradient = optimizer.slots[i].param->grads().gradient;
-        if (!gradient.has_scale_parts(parts)) continue;
-        const ScaleParts held = gradient.scale_parts();
+        if (!gradient.has_scale_state(parts)) continue;
+        const ScaleState held = gradient.scale_state();
         const bool mixed = (held & two_scales) != 0;
         const bool other = (held & unscaled_part) == 0 && under_other_scale(held, parts);
         fail(ErrorKind::state, op, ": in the gradient of ", optimizer.describe(i), " of this ",
@@ -238,7 +238,7 @@ void Optimizer::step() {
         zero_grad();
         return count_skipped_step(*impl_);
     }
-    refuse_scale_parts("Optimizer.step", *impl_, both_parts,
+    refuse_scale_state("Optimizer.step", *impl_, both_parts,
                        "call zero_grad() before the first backward() of an iteration");
     const GradientList plan = plan_update(*impl_, false, PendingFactors::keep);
     run_update(*impl_, plan, false, plan.pending_factor ? plan.pending_factor->scale() : GradientFactor{});

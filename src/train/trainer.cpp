@@ -39,7 +39,7 @@ public:
         for (const Edge& edge : node.edges) found_.note(edge.leaf, node.row->name);
     }
     void gradient(const Node&, int, const Tensor&) override {}
-    void inner_gradient(const Node&, const Tensor&) override {}
+    void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
 
 private:

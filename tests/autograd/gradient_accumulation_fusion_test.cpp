@@ -20,7 +20,7 @@ struct Taking {
 std::vector<bool> found;
 const Row taking_row = RowOf<Taking>{
     .save = save_none, .vjp = [](const Node& c, const Taking& at, const Tensors& g) -> Tensors {
-        const Tensor waiting = c.take_waiting(0, at.alone);
+        const Tensor waiting = c.take_accumulated(0, at.alone);
         found.push_back(waiting.defined());
         return {waiting.defined() ? waiting + g[0] : g[0]};
     }}.erased();

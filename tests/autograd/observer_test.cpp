@@ -19,10 +19,10 @@ public:
     explicit Notes(const Tensors& leaves) : leaves_(leaves) {}
     void attach() {
         for (std::uint32_t i = 0; i < leaves_.size(); ++i)
-            leaves_[i]->grads().gradient.watch(Ref<GradientWatcher>(this), i);
+            leaves_[i]->grads().gradient.set_hook(Ref<GradientHook>(this), i);
     }
     void detach() {
-        for (const Tensor& leaf : leaves_) leaf->grads().gradient.watch({}, 0);
+        for (const Tensor& leaf : leaves_) leaf->grads().gradient.set_hook({}, 0);
     }
     std::string take() { return std::exchange(text_, {}); }
     bool offers_homes = false;
@@ -30,10 +30,10 @@ public:
     void settle(std::uint32_t) override {}
     void complete(std::uint32_t) override {}
     void adding(std::uint32_t place) override { text_ += std::string("+") + name(place); }
-    Tensor home(std::uint32_t place) override {
+    Tensor bucket_view(std::uint32_t place) override {
         return offers_homes ? empty_like(leaves_[place].detach()) : Tensor();
     }
-    bool at_home(std::uint32_t, const Tensor&) const override { return false; }
+    bool is_bucket_view(std::uint32_t, const Tensor&) const override { return false; }
     std::uint64_t number() const override { return 0; }
     void begin(const BackwardPlan& plan) override {
         text_ += "begin(";

@@ -16,7 +16,7 @@ using namespace mezzo;
 struct Waiting {
     static constexpr const char* name = "waiting";
 };
-const Row row = RowOf<Waiting>{.inner_gradients = 2}.erased();
+const Row row = RowOf<Waiting>{.fused_gradients = 2}.erased();
 
 std::vector<Ref<Node>> nodes_of(std::size_t count) {
     std::vector<Ref<Node>> nodes;
@@ -35,7 +35,7 @@ bool add(ReadyQueue& queue, const Ref<Node>& node) {
     const bool fresh = entry.scaled == 0 && entry.gradients.size() == node->outputs.size() + 2 &&
                        std::none_of(entry.gradients.begin(), entry.gradients.end(),
                                     [](const Tensor& x) { return x.defined(); });
-    entry.scaled = ScaleParts(node->sequence);
+    entry.scaled = ScaleState(node->sequence);
     return fresh && queue.find(*node) == &queue[node];
 }
 
@@ -43,7 +43,7 @@ bool add(ReadyQueue& queue, const Ref<Node>& node) {
 bool take(ReadyQueue& queue, const Ref<Node>& node) {
     const bool announced = queue.newest() == node->sequence;
     ReadyQueue::Entry entry = queue.take_newest();
-    const bool right = entry.node == node && entry.scaled == ScaleParts(node->sequence);
+    const bool right = entry.node == node && entry.scaled == ScaleState(node->sequence);
     entry.gradients.clear();
     queue.recycle(std::move(entry.gradients));
     return announced && right && queue.find(*node) == nullptr;

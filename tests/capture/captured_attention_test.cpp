@@ -136,7 +136,7 @@ TEST_CASE("captured attention: a replay that writes what a graph has saved is no
     Tensors weights;
     for (int i = 0; i < 3; ++i) weights.push_back(values({8, 8}, i).set_requires_grad());
     const auto step = [&](const Tensors& in) {
-        const Tensor y = joint_linear(in[0], weights);
+        const Tensor y = merged_linear(in[0], weights);
         return autograd::grad({sum(y * y)}, weights);
     };
     cuda::CapturedStep captured(step, {.device = gpu});

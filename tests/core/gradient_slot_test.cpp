@@ -131,12 +131,12 @@ TEST_CASE("gradient slot: taken out and put back with its parts", "[gradient]") 
     slot_of(w).note_unscaled();
     const void* const address = slot_of(w).address();
     const Gradient taken = slot_of(w).take();
-    CHECK((!slot_of(w).defined() && slot_of(w).address() == nullptr && slot_of(w).scale_parts() == 0));
-    CHECK(taken.scale_parts == unscaled_part);
+    CHECK((!slot_of(w).defined() && slot_of(w).address() == nullptr && slot_of(w).scale_state() == 0));
+    CHECK(taken.scale_state == unscaled_part);
     slot_of(w).put(taken);
-    CHECK((slot_of(w).address() == address && slot_of(w).has_scale_parts(unscaled_part)));
+    CHECK((slot_of(w).address() == address && slot_of(w).has_scale_state(unscaled_part)));
     w.set_grad(zeros({1}));
-    CHECK(slot_of(w).scale_parts() == 0);
+    CHECK(slot_of(w).scale_state() == 0);
 }
 
 TEST_CASE("gradient slot: scale_loss that throws puts a mixture back as one", "[gradient]") {

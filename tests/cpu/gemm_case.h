@@ -109,14 +109,14 @@ inline double activate(Activation activation, double x) {
     }
 }
 
-// Factor of a gradient in the activation's backward; `kept` is the saved value, as in Gemm.
-inline double derivative(Activation activation, double kept) {
-    const double density = std::exp(-kept * kept / 2) / std::sqrt(2 * M_PI);
+// Factor of a gradient in the activation's backward; `saved` is the saved value, as in Gemm.
+inline double derivative(Activation activation, double saved) {
+    const double density = std::exp(-saved * saved / 2) / std::sqrt(2 * M_PI);
     switch (activation) {
         case Activation::relu:
-            return kept <= 0 ? 0 : 1;
+            return saved <= 0 ? 0 : 1;
         case Activation::gelu:
-            return 0.5 * std::erfc(-kept / std::sqrt(2.0)) + kept * density;
+            return 0.5 * std::erfc(-saved / std::sqrt(2.0)) + saved * density;
         default:
             return 1;
     }
@@ -132,7 +132,7 @@ struct Case {
     float alpha = 1, beta = 0;
     std::int64_t batch = 1;
     bool share_a = false, share_b = false;
-    bool kept = false;  // C is a gradient
+    bool saved = false;  // C is a gradient
 };
 
 inline std::string text(const Case& t) {
@@ -140,7 +140,7 @@ inline std::string text(const Case& t) {
            (t.ta ? " T" : " N") + (t.tb ? "T" : "N") + " types " + std::to_string(int(t.a)) +
            std::to_string(int(t.b)) + std::to_string(int(t.c)) + " activation " +
            std::to_string(int(t.activation)) + " bias " + std::to_string(t.bias) + " beta " +
-           std::to_string(t.beta) + (t.kept ? " kept" : "") + " batch " + std::to_string(t.batch);
+           std::to_string(t.beta) + (t.saved ? " saved" : "") + " batch " + std::to_string(t.batch);
 }
 
 // Runs one case and compares every element with a float64 loop over the stored (already rounded) operands.
@@ -152,10 +152,10 @@ inline void run(const Case& t, const cpu::GemmKernels& kernels) {
     const auto uniform = [&] { return double(random() % 4001) / 2000.0 - 1.0; };
     Matrix a(t.ta ? t.k : t.m, t.ta ? t.m : t.k, t.a, t.share_a ? 1 : t.batch);
     Matrix b(t.tb ? t.n : t.k, t.tb ? t.k : t.n, t.b, t.share_b ? 1 : t.batch);
-    Matrix c(t.m, t.n, t.c, t.batch), pre(t.m, t.n, t.c, t.batch), kept(t.m, t.n, t.c, t.batch),
+    Matrix c(t.m, t.n, t.c, t.batch), pre(t.m, t.n, t.c, t.batch), saved(t.m, t.n, t.c, t.batch),
         bias(1, t.n, t.bias_type);
     a.fill(uniform), b.fill(uniform), bias.fill(uniform);
-    kept.fill([&] { return 6 * uniform(); });
+    saved.fill([&] { return 6 * uniform(); });
     if (t.beta != 0)
         c.fill(uniform);
     else
@@ -164,7 +164,7 @@ inline void run(const Case& t, const cpu::GemmKernels& kernels) {
     Gemm g = gemm_of(a, b, c, t.ta, t.tb);
     if (t.bias) g.bias = bias.data();
     if (t.pre) g.pre_activation = pre.data();
-    if (t.kept) g.kept = kept.data();
+    if (t.saved) g.saved = saved.data();
     g.bias_type = t.bias_type, g.activation = t.activation;
     g.alpha = t.alpha, g.beta = t.beta;
     g.batch = t.batch, g.stride_c = c.stride();
@@ -194,9 +194,9 @@ inline void run(const Case& t, const cpu::GemmKernels& kernels) {
                 if (t.beta != 0) sum += t.beta * old.at(q, i, j), size += std::fabs(t.beta * old.at(q, i, j));
                 const double error = unit * (double(t.k) + 4) * size + 1e-30;
                 const double want =
-                    t.kept ? sum * derivative(t.activation, kept.at(q, i, j)) : activate(t.activation, sum);
+                    t.saved ? sum * derivative(t.activation, saved.at(q, i, j)) : activate(t.activation, sum);
                 // |gelu'| < 1.13; its own evaluation adds a few units of the result, or of 1
-                const double slack = 1.13 * error + 8 * unit * std::fabs(t.kept ? sum : want) + 1e-30;
+                const double slack = 1.13 * error + 8 * unit * std::fabs(t.saved ? sum : want) + 1e-30;
                 const double half_step = t.c == float16 ? 0x1p-25 : 0.0;  // subnormal spacing
                 const double got = c.at(q, i, j);
                 if (!(std::fabs(got - want) <= slack + store * (std::fabs(want) + slack) + half_step))

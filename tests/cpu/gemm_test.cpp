@@ -95,7 +95,7 @@ TEST_CASE("gemm: a gradient before an activation", "[gemm]") {
                       Case{.m = 263, .n = 301, .k = 20}, Case{.m = 12, .n = 40, .k = 6200, .ta = true}}) {
                     if (v.kernels->tiles || (v.name == "wide tile" && t.m + t.k > 250)) continue;
                     t.activation = activation;
-                    t.kept = true;
+                    t.saved = true;
                     run(t, *v.kernels);
                     t.alpha = 0.5f, t.beta = -0.75f;
                     run(t, *v.kernels);
@@ -160,8 +160,8 @@ TEST_CASE("gemm: a large result stored past the caches has the same bits", "[gem
             if (v.kernels->tiles) continue;
             INFO(v.name << ", threads " << threads);
             // The results begin on a cache line, or one float after it.
-            std::vector<float> found[2], kept(m * ld + 2 * line);
-            for (std::size_t i = 0; i < kept.size(); ++i) kept[i] = float(i % 61) / 10.0f - 3;
+            std::vector<float> found[2], saved(m * ld + 2 * line);
+            for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = float(i % 61) / 10.0f - 3;
             for (const std::size_t shift : {0, 1}) {
                 std::vector<float> memory(3 * m * ld + 2 * line, -97.5f);
                 void* start = memory.data();
@@ -173,7 +173,7 @@ TEST_CASE("gemm: a large result stored past the caches has the same bits", "[gem
                 CHECK(cpu::streams(*v.kernels, g) == (shift == 0 && v.kernels->lanes == line));
                 cpu::gemm(g, *v.kernels);
                 g.c = c + 2 * m * ld;
-                g.bias = nullptr, g.pre_activation = nullptr, g.kept = kept.data();
+                g.bias = nullptr, g.pre_activation = nullptr, g.saved = saved.data();
                 cpu::gemm(g, *v.kernels);
                 found[shift].assign(c, c + 3 * m * ld);
             }

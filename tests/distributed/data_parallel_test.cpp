@@ -226,16 +226,16 @@ TEST_CASE("mean: a 16-bit wire of three ranks is unbiased over a million values"
     }
 }
 
-TEST_CASE("data parallel: overlap, buckets and homes do not change a bit", "[distributed]") {
+TEST_CASE("data parallel: overlap, buckets and gradients in them do not change a bit", "[distributed]") {
     const Trained expected = train_on<Mlp>(2)[0];
     for (const bool overlap : {false, true})
-        for (const bool homes : {false, true})
+        for (const bool in_buckets : {false, true})
             for (const std::int64_t bytes : {1, 4000, 1 << 20}) {
-                CAPTURE(overlap, homes, bytes);
+                CAPTURE(overlap, in_buckets, bytes);
                 const std::vector<Trained> results = train_on<Mlp>(2, {.first_bucket_bytes = bytes,
                                                                        .bucket_bytes = bytes,
                                                                        .overlap = overlap,
-                                                                       .gradients_in_buckets = homes});
+                                                                       .gradients_in_buckets = in_buckets});
                 CHECK(first_difference(results[0].state, expected.state) == "");
                 CHECK(first_difference(results[1].state, expected.state) == "");
             }
@@ -276,7 +276,7 @@ TEST_CASE("data parallel: a group of one attaches nothing and has the bits of no
     parallel.reduce();
     parallel.broadcast_buffers();
     CHECK(parallel.buckets().empty());
-    for (const Tensor& p : net.parameters()) CHECK(p->grads().gradient.watcher() == nullptr);
+    for (const Tensor& p : net.parameters()) CHECK(p->grads().gradient.hook() == nullptr);
 }
 
 TEST_CASE("data parallel: 16-bit gradients are added in float32 and rounded once", "[distributed]") {

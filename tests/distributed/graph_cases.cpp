@@ -151,10 +151,10 @@ void accumulation(Where where) {
     const Pass alone = [](const nn::Sequential& net, int rank) {
         for (int i = 0; i < 3; ++i) mlp_loss(net, rank, i).backward();
     };
-    for (const bool homes : {false, true})
+    for (const bool in_buckets : {false, true})
         for (const bool update : {false, true}) {
-            CAPTURE(homes, update);
-            const DataParallelOptions options{.bucket_bytes = 4000, .gradients_in_buckets = homes};
+            CAPTURE(in_buckets, update);
+            const DataParallelOptions options{.bucket_bytes = 4000, .gradients_in_buckets = in_buckets};
             check_gradients(where, {alone}, options,
                             [&](const nn::Sequential& net, DataParallel& parallel, int rank) {
                                 for (int round = 0; round < 2; ++round) {  // the second finds the layout made
@@ -249,16 +249,17 @@ void set_by_hand(Where where) {
 void unused(Where where) {
     for (const int ranks : sizes(where)) {
         const auto [expected, trained] = train_heads_alone(where, ranks);
-        for (const bool homes : {false, true})
+        for (const bool in_buckets : {false, true})
             for (const std::int64_t bytes : {1, 1 << 20}) {
-                CAPTURE(ranks, homes, bytes);
+                CAPTURE(ranks, in_buckets, bytes);
                 std::vector<Snapshot> gradients(static_cast<std::size_t>(ranks)), weights = gradients;
                 run_ranks(ranks, [&](const Group& group) {
                     const std::size_t rank = std::size_t(group.rank());
                     const Heads net = heads_on(device_of(group, where));
-                    DataParallel parallel(
-                        net, group,
-                        {.first_bucket_bytes = bytes, .bucket_bytes = bytes, .gradients_in_buckets = homes});
+                    DataParallel parallel(net, group,
+                                          {.first_bucket_bytes = bytes,
+                                           .bucket_bytes = bytes,
+                                           .gradients_in_buckets = in_buckets});
                     optim::AdamW optimizer(net.named_parameters(), heads_options);
                     for (int step = 0; step < heads_steps; ++step) {
                         optimizer.zero_grad();

@@ -67,17 +67,18 @@ TEST_CASE("nccl data parallel: a BERT in float16 autocast, over an overflow on o
     }
 }
 
-TEST_CASE("nccl data parallel: overlap, buckets and homes do not change a bit", "[distributed]") {
+TEST_CASE("nccl data parallel: overlap, buckets and gradients in them do not change a bit", "[distributed]") {
     const Devices devices(2);
     const std::vector<Trained> expected = train(2, {});
     for (const bool overlap : {false, true})
-        for (const bool homes : {false, true})
+        for (const bool in_buckets : {false, true})
             for (const std::int64_t bytes : {1, 1 << 20}) {
-                CAPTURE(overlap, homes, bytes);
-                const std::vector<Trained> other = train(2, {.options = {.first_bucket_bytes = bytes,
-                                                                         .bucket_bytes = bytes,
-                                                                         .overlap = overlap,
-                                                                         .gradients_in_buckets = homes}});
+                CAPTURE(overlap, in_buckets, bytes);
+                const std::vector<Trained> other =
+                    train(2, {.options = {.first_bucket_bytes = bytes,
+                                          .bucket_bytes = bytes,
+                                          .overlap = overlap,
+                                          .gradients_in_buckets = in_buckets}});
                 check_ranks(other);
                 CHECK(first_difference(expected[0].state, other[0].state) == "");
             }

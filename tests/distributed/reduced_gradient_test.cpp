@@ -23,12 +23,12 @@ GradientSlot& slot_of(const Tensor& leaf) { return leaf->grads().gradient; }
 // Runs body(pair, parallel, rank) on two ranks, with one bucket per parameter, with gradients inside their
 // buckets and outside.
 template <class Body> void on_two_ranks(const Body& body) {
-    for (const bool homes : {true, false}) {
-        CAPTURE(homes);
+    for (const bool in_buckets : {true, false}) {
+        CAPTURE(in_buckets);
         run_ranks(2, [&](const Group& group) {
             const Pair net;
             DataParallel parallel(
-                net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1, .gradients_in_buckets = homes});
+                net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1, .gradients_in_buckets = in_buckets});
             body(net, parallel, group.rank());
         });
     }
@@ -88,17 +88,17 @@ TEST_CASE("reduced gradient: it is reduced before the factor that it waits for",
 }
 
 TEST_CASE("reduced gradient: it is made where it travels from", "[distributed]") {
-    for (const bool homes : {true, false})
+    for (const bool in_buckets : {true, false})
         run_ranks(2, [&](const Group& group) {
             const nn::BertForSequenceClassification net = make_bert(5);
-            DataParallel parallel(net, group, {.gradients_in_buckets = homes});
+            DataParallel parallel(net, group, {.gradients_in_buckets = in_buckets});
             for (int step = 0; step < 2; ++step) {
                 for (const Tensor& p : net.parameters()) p.set_grad({});
                 const amp::Autocast scope({.dtype = bfloat16});
                 sum(net(token_ids(group.rank())).to(float32)).backward();
                 for (const Tensor& p : net.parameters()) {
                     const GradientSlot& slot = slot_of(p);
-                    RANK_CHECK(slot.watcher()->at_home(slot.watched_as(), p.grad()) == homes);
+                    RANK_CHECK(slot.hook()->is_bucket_view(slot.hook_index(), p.grad()) == in_buckets);
                 }
             }
         });

@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "core/flat_view.h"
-#include "distributed/gradient_readiness.h"
 #include "distributed/bucket.h"
+#include "distributed/gradient_readiness.h"
 #include "mezzo/insight/insight.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"
@@ -139,10 +139,10 @@ TEST_CASE("arrivals: edges, segments, and segments as in the backward before", "
 TEST_CASE("bucket: gradients in their places, and elsewhere", "[distributed]") {
     const Tensors leaves{ones({2, 2}), ones({3}), ones({1})};
     Bucket bucket(lay_out({{0}, {1}, {2}}, {{4}, {3}, {1}}, {1 << 20, 1 << 20, 2})[0], leaves);
-    const Tensor first = bucket.home(0).fill_(2);
-    CHECK(bucket.at_home(0, first));
-    CHECK(!bucket.at_home(0, ones({2, 2})));
-    CHECK(!bucket.home(0).defined());  // the caller holds it
+    const Tensor first = bucket.view(0).fill_(2);
+    CHECK(bucket.is_view(0, first));
+    CHECK(!bucket.is_view(0, ones({2, 2})));
+    CHECK(!bucket.view(0).defined());  // the caller holds it
     const Tensor second = full({3}, 5);
     const std::uint64_t version = first.version();
     Tensor host = bucket.pack({first, second, {}});
@@ -153,13 +153,13 @@ TEST_CASE("bucket: gradients in their places, and elsewhere", "[distributed]") {
     CHECK(doubles(bucket.unpack(0, first)) == std::vector<double>(4, 1));
     CHECK(first.version() > version);
     CHECK(doubles(bucket.unpack(1, second)) == std::vector<double>(3, 2.5));
-    CHECK(bucket.at_home(2, bucket.unpack(2, {})));
+    CHECK(bucket.is_view(2, bucket.unpack(2, {})));
     CHECK(doubles(bucket.unpack(2, {})) == std::vector<double>{0});
     // The caller still holds the first gradient: it must not change when another one travels.
     host = bucket.pack({full({2, 2}, 9), second, {}});
     CHECK(doubles(first) == std::vector<double>(4, 1));
     CHECK(doubles(host.slice(0, 0, 4)) == std::vector<double>(4, 9));
-    CHECK(bucket.home(0).defined());
+    CHECK(bucket.view(0).defined());
 }
 
 TEST_CASE("data parallel: ranks with other models get the first difference, all of them", "[distributed]") {
@@ -381,7 +381,7 @@ TEST_CASE("data parallel: what is under way is whole when it is destroyed", "[di
             sum(net.weight * double(group.rank())).backward();
         }
         RANK_CHECK(doubles(net.weight.grad()) == std::vector<double>(6, 0.5));
-        RANK_CHECK(net.weight->grads().gradient.watcher() == nullptr);
+        RANK_CHECK(net.weight->grads().gradient.hook() == nullptr);
         sum(net.weight).backward();  // and this is local again
         RANK_CHECK(doubles(net.weight.grad()) == std::vector<double>(6, 1.5));
     });
@@ -459,7 +459,7 @@ TEST_CASE("data parallel: a step that one rank runs again stays on it", "[distri
         backward(1 + 2 * group.rank());
         if (group.rank() == 0) {
             static_cast<void>(insight::replay(net, [&] { backward(100); }));
-            RANK_CHECK(net.weight->grads().gradient.watcher() != nullptr);
+            RANK_CHECK(net.weight->grads().gradient.hook() != nullptr);
         }
         RANK_CHECK(doubles(net.weight.grad()) == std::vector<double>(6, 2));
         for (const Tensor& p : net.parameters()) p.set_grad({});

@@ -128,7 +128,7 @@ TEST_CASE("gemm epilogue: exact GELU never meets the library's, which is the tan
             x.g.a = raw(x.a), x.g.b = raw(x.b), x.g.c = raw(x.c), x.g.bias = raw(x.bias);
             cuda::gemm(x.g);
             x.g.pre_activation = nullptr, x.g.bias = nullptr;
-            x.g.kept = raw(x.before);
+            x.g.saved = raw(x.before);
             cuda::gemm(x.g);
         }
     REQUIRE(fake_lt.problems.size() >= 4);
@@ -198,7 +198,7 @@ TEST_CASE("gemm epilogue: a wrong derivative of GELU is refused", "[cuda][gemm][
     const DeviceArray<float> bias_grad(8);
     x.before = test::tensor_of(test::random_values(40 * 8, 1, test::Domain::any), {40, 8}, dtype, gpu);
     const auto run = [&] {
-        x.g.a = raw(x.a), x.g.b = raw(x.b), x.g.c = raw(x.c), x.g.kept = raw(x.before);
+        x.g.a = raw(x.a), x.g.b = raw(x.b), x.g.c = raw(x.c), x.g.saved = raw(x.before);
         if (sums) x.g.bias_grad = bias_grad.data();
         cuda::gemm(x.g);
         const Epilogue seen = fake_lt.last_problem.epilogue;

@@ -47,11 +47,11 @@ double slope(Activation activation, double x) {
 
 constexpr std::int64_t rows = 40;
 
-// C [40, n] = (A [40, k] B [k, n]) activation'(kept) and its column sums.
+// C [40, n] = (A [40, k] B [k, n]) activation'(saved) and its column sums.
 struct Gradient {
     std::int64_t n, inner;
     std::vector<float> host_a, host_b, host_kept;
-    DeviceArray<float> a, b, c, kept, sums;
+    DeviceArray<float> a, b, c, saved, sums;
     DeviceArray<std::uint8_t> mask;
     cuda::Gemm g;
     explicit Gradient(Activation activation, std::int64_t columns = 16, std::int64_t k = 25)
@@ -63,13 +63,13 @@ struct Gradient {
           a(host_a),
           b(host_b),
           c(std::size_t(rows * n)),
-          kept(relu_of(host_kept, activation)),
+          saved(relu_of(host_kept, activation)),
           sums(std::size_t(n) + 4),
           mask(mask_of(host_kept, rows, n)) {
         g.m = rows, g.n = g.ldb = g.ldc = n, g.k = g.lda = inner;
         g.a = a.data(), g.b = b.data(), g.c = c.data();
         g.activation = activation;
-        g.kept = kept.data(), g.bias_grad = sums.data();
+        g.saved = saved.data(), g.bias_grad = sums.data();
         if (activation == Activation::relu) g.mask = mask.data();
     }
     static std::vector<float> relu_of(std::vector<float> x, Activation activation) {
@@ -196,8 +196,8 @@ TEST_CASE("gemm gradient: beside 16-bit results the sums are mezzo's own, in flo
             return std::vector<float16_t>(v.begin(), v.end());
         };
         const DeviceArray<float16_t> a(halves(x.host_a)), b(halves(x.host_b)), c(x.c.size()),
-            kept(halves(x.kept.host()));
-        x.g.a = a.data(), x.g.b = b.data(), x.g.c = c.data(), x.g.kept = kept.data();
+            saved(halves(x.saved.host()));
+        x.g.a = a.data(), x.g.b = b.data(), x.g.c = c.data(), x.g.saved = saved.data();
         x.g.a_type = x.g.b_type = x.g.c_type = float16;
         cuda::gemm(x.g);
         REQUIRE(fake_lt.last_problem.epilogue ==
@@ -253,9 +253,9 @@ TEST_CASE("gemm gradient: what the library does not take", "[cuda][gemm][emulati
         x.g.mask = bits.data() + 8;
         REQUIRE(x.run() == Epilogue::none);
         Gradient y(Activation::gelu_tanh);
-        const DeviceArray<float> kept(y.kept.size() + 1);
-        cuda::copy_on_device(kept.data() + 1, y.kept.data(), y.kept.size() * sizeof(float));
-        y.g.kept = kept.data() + 1;
+        const DeviceArray<float> saved(y.saved.size() + 1);
+        cuda::copy_on_device(saved.data() + 1, y.saved.data(), y.saved.size() * sizeof(float));
+        y.g.saved = saved.data() + 1;
         REQUIRE(y.run() == Epilogue::none);
     }
     SECTION("rows of other than 8 elements") {

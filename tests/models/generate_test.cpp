@@ -180,13 +180,13 @@ TEST_CASE("sample_token: greedy, top_k and top_p", "[generate]") {
     std::vector<int> counts(5), of_two(5), of_most(5);
     const int draws = 4000;
     for (int i = 0; i < draws; ++i) {
-        const nn::SamplingPlace place{.seed = 9, .row = 3, .step = std::uint64_t(i)};
-        ++counts[std::size_t(sample_token(logits, {}, {.temperature = 2}, place))];
-        ++of_two[std::size_t(sample_token(logits, {}, {.top_k = 2}, place))];
+        const nn::SamplingPosition position{.seed = 9, .row = 3, .step = std::uint64_t(i)};
+        ++counts[std::size_t(sample_token(logits, {}, {.temperature = 2}, position))];
+        ++of_two[std::size_t(sample_token(logits, {}, {.top_k = 2}, position))];
         // Probabilities: 0.05, 0.36, 0.36, 0.002, 0.22.
-        ++of_most[std::size_t(sample_token(logits, {}, {.top_p = 0.75}, place))];
-        CHECK(sample_token(logits, {}, {.top_p = 1e-9}, place) == 1);
-        CHECK(sample_token(logits, {}, {.top_k = 1}, place) == 1);
+        ++of_most[std::size_t(sample_token(logits, {}, {.top_p = 0.75}, position))];
+        CHECK(sample_token(logits, {}, {.top_p = 1e-9}, position) == 1);
+        CHECK(sample_token(logits, {}, {.top_k = 1}, position) == 1);
     }
     double sum = 0;
     for (const float x : logits) sum += std::exp(x / 2);

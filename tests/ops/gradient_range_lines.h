@@ -235,7 +235,7 @@ inline std::vector<Line> products_and_norms() {
         OF_TWO("rotary_embedding",
                rotary_embedding(pairs(x).reshape({-1, 1, 1, 2}), like(x, {0.75}, {1, 1}), like(x, {0.5}, {1, 1}))
                    .reshape({-1, 2}).select(1, 0)),
-        OF_TWO("joint_linear", joint_linear(pairs(x), {like(x, {2, -0.5}, {1, 2}), like(x, {1, 3}, {1, 2})})
+        OF_TWO("merged_linear", merged_linear(pairs(x), {like(x, {2, -0.5}, {1, 2}), like(x, {1, 3}, {1, 2})})
                                    .select(1, 0)),
         OF_TWO("recurrent", recurrent(RecurrentCell::rnn_tanh, x[0].reshape({1, -1, 1}), like(x, {0.5}, {1, 1}),
                                       {.h0 = x[1].unsqueeze(1)}).states.reshape({-1})),

@@ -228,7 +228,7 @@ TEST_CASE("sums of products of 16-bit numbers are rounded once", "[ops][range]")
             for (const Tensor& y :
                  {dot(a, b), matmul(row, column), bmm(row.unsqueeze(0), column.unsqueeze(0)),
                   addmm(zero, row, column), baddbmm(zero, row.unsqueeze(0), column.unsqueeze(0)),
-                  einsum("i,i->", {a, b}), linear(row, b.unsqueeze(0)), joint_linear(row, {b.unsqueeze(0)}),
+                  einsum("i,i->", {a, b}), linear(row, b.unsqueeze(0)), merged_linear(row, {b.unsqueeze(0)}),
                   conv1d(a.reshape({1, 3, 1}), b.reshape({1, 3, 1})),
                   conv2d(a.reshape({1, 1, 3, 1}), b.reshape({1, 1, 3, 1}))})
                 CHECK(doubles(y) == std::vector<double>{0.375});

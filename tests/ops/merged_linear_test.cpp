@@ -1,4 +1,4 @@
-// joint_linear beyond its cases in op_cases_attention.cpp: the memory layout of weights, gradients and 16-bit
+// merged_linear beyond its cases in op_cases_attention.cpp: the memory layout of weights, gradients and 16-bit
 // copies, and that results do not depend on it.
 #include <catch2/catch.hpp>
 
@@ -50,7 +50,7 @@ struct Layers {
         if (kind == Weights::one_twice) biases[2] = biases[0];
         if (kind == Weights::one_frozen) weights[1].set_requires_grad(false);
     }
-    Tensor together() const { return joint_linear(x, weights, biases); }
+    Tensor together() const { return merged_linear(x, weights, biases); }
     Tensor separately() const {
         Tensors results;
         for (std::size_t i = 0; i < 3; ++i) results.push_back(linear(x, weights[i], biases[i]));
@@ -109,7 +109,7 @@ const Between hook_set = [](const Layers& l) {
 
 }  // namespace
 
-TEST_CASE("joint_linear: gradients are those of separate layers, wherever they lie", "[linear]") {
+TEST_CASE("merged_linear: gradients are those of separate layers, wherever they lie", "[linear]") {
     for (const Device device : test::devices())
         for (const Dtype dtype : {float32, bfloat16, float64})
             for (const Weights kind :
@@ -129,7 +129,7 @@ TEST_CASE("joint_linear: gradients are those of separate layers, wherever they l
                 }
 }
 
-TEST_CASE("joint_linear: float32 weights under autocast", "[linear]") {
+TEST_CASE("merged_linear: float32 weights under autocast", "[linear]") {
     for (const Device device : test::devices())
         for (const Weights kind :
              {Weights::placed, Weights::apart, Weights::one_frozen, Weights::float16_beside_float32}) {
@@ -146,7 +146,7 @@ TEST_CASE("joint_linear: float32 weights under autocast", "[linear]") {
         }
 }
 
-TEST_CASE("joint_linear: weights' gradients lie side by side and are added to in place", "[linear]") {
+TEST_CASE("merged_linear: weights' gradients lie side by side and are added to in place", "[linear]") {
     for (const Device device : test::devices()) {
         const Layers layers(Weights::apart, float32, device);
         layers.backward(layers.together());
@@ -173,7 +173,7 @@ TEST_CASE("joint_linear: weights' gradients lie side by side and are added to in
     }
 }
 
-TEST_CASE("joint_linear: zeros in place of gradients, with a scaler", "[linear][amp]") {
+TEST_CASE("merged_linear: zeros in place of gradients, with a scaler", "[linear][amp]") {
     const Layers layers(Weights::placed, float32, cpu_device);
     optim::SGD optimizer(layers.leaves(), {.lr = 0.01});
     amp::GradScaler scaler({.init_scale = 64});
@@ -194,7 +194,7 @@ TEST_CASE("joint_linear: zeros in place of gradients, with a scaler", "[linear][
               "");
 }
 
-TEST_CASE("joint_linear: an in-place write to one weight is noticed, to its neighbour's copy not",
+TEST_CASE("merged_linear: an in-place write to one weight is noticed, to its neighbour's copy not",
           "[linear]") {
     const Layers layers(Weights::placed, float32, cpu_device);
     const Tensor y = layers.together();
@@ -202,22 +202,22 @@ TEST_CASE("joint_linear: an in-place write to one weight is noticed, to its neig
         NoGrad plain;
         layers.weights[1].add_(layers.weights[1]);
     }
-    CHECK_THROWS_WITH(layers.backward(y), Contains("joint_linear: its input 2 was changed in place"));
+    CHECK_THROWS_WITH(layers.backward(y), Contains("merged_linear: its input 2 was changed in place"));
     // The other weights are unchanged.
     CHECK(layers.weights[0].version() == layers.weights[2].version());
     CHECK(layers.weights[1].version() > layers.weights[0].version());
 }
 
-TEST_CASE("joint_linear: a layer without a bias beside layers with one", "[linear]") {
+TEST_CASE("merged_linear: a layer without a bias beside layers with one", "[linear]") {
     const Layers layers(Weights::placed, float32, cpu_device);
-    const Tensor y = joint_linear(layers.x, layers.weights, {layers.biases[0], Tensor(), layers.biases[2]});
+    const Tensor y = merged_linear(layers.x, layers.weights, {layers.biases[0], Tensor(), layers.biases[2]});
     const Tensor expected =
         cat({linear(layers.x, layers.weights[0], layers.biases[0]), linear(layers.x, layers.weights[1]),
              linear(layers.x, layers.weights[2], layers.biases[2])},
             -1);
     CHECK(test::difference(doubles(y), doubles(expected), test::tolerance(float32)) == "");
-    CHECK(all_close(joint_linear(layers.x, layers.weights, {Tensor(), Tensor(), Tensor()}),
-                    joint_linear(layers.x, layers.weights)));
+    CHECK(all_close(merged_linear(layers.x, layers.weights, {Tensor(), Tensor(), Tensor()}),
+                    merged_linear(layers.x, layers.weights)));
 }
 
 TEST_CASE("packed_attention: the same bits as with three tensors", "[attention]") {
@@ -243,16 +243,17 @@ TEST_CASE("packed_attention: the same bits as with three tensors", "[attention]"
             }
 }
 
-TEST_CASE("joint_linear: errors", "[linear]") {
+TEST_CASE("merged_linear: errors", "[linear]") {
     const Tensor x = ones({2, 6}), w = ones({3, 6});
-    CHECK_THROWS_WITH(joint_linear(x, {}), "joint_linear: the list of weights is empty");
-    CHECK_THROWS_WITH(joint_linear(x, {w, w}, {ones({3})}), Contains("joint_linear: 1 biases for 2 weights"));
-    CHECK_THROWS_WITH(joint_linear(x, {w, ones({3, 5})}),
-                      Contains("joint_linear: input [2, 6] does not fit"));
-    CHECK_THROWS_WITH(joint_linear(x, {w, w}, {ones({3}), ones({4})}), Contains("joint_linear: bias [4]"));
-    CHECK_THROWS_WITH(joint_linear(x, {w, ones({3, 6}, {.dtype = float64})}),
-                      Contains("joint_linear: operands"));
-    CHECK_THROWS_WITH(joint_linear(x, {w, Tensor()}), Contains("joint_linear"));
+    CHECK_THROWS_WITH(merged_linear(x, {}), "merged_linear: the list of weights is empty");
+    CHECK_THROWS_WITH(merged_linear(x, {w, w}, {ones({3})}),
+                      Contains("merged_linear: 1 biases for 2 weights"));
+    CHECK_THROWS_WITH(merged_linear(x, {w, ones({3, 5})}),
+                      Contains("merged_linear: input [2, 6] does not fit"));
+    CHECK_THROWS_WITH(merged_linear(x, {w, w}, {ones({3}), ones({4})}), Contains("merged_linear: bias [4]"));
+    CHECK_THROWS_WITH(merged_linear(x, {w, ones({3, 6}, {.dtype = float64})}),
+                      Contains("merged_linear: operands"));
+    CHECK_THROWS_WITH(merged_linear(x, {w, Tensor()}), Contains("merged_linear"));
     CHECK_THROWS_WITH(
         packed_attention(ones({2, 4, 2, 1, 8})),
         Contains("packed_attention: qkv must be [batch, length, 3, heads, dim], not [2, 4, 2, 1, 8]"));
@@ -343,7 +344,7 @@ void train_step(const nn::Bert& net, optim::Optimizer& optimizer, amp::GradScale
 
 }  // namespace
 
-TEST_CASE("joint_linear: BERT's projections stay side by side, and so do their 16-bit copies",
+TEST_CASE("merged_linear: BERT's projections stay side by side, and so do their 16-bit copies",
           "[bert][optim]") {
     for (const bool scaled : {false, true}) {
         CAPTURE(scaled);
@@ -371,7 +372,7 @@ TEST_CASE("joint_linear: BERT's projections stay side by side, and so do their 1
 }
 
 TEST_CASE(
-    "joint_linear: 16-bit copies come together again after a graph has held them, or a weight was frozen",
+    "merged_linear: 16-bit copies come together again after a graph has held them, or a weight was frozen",
     "[bert][optim]") {
     nn::Bert net(small(), {.pooler = false});
     const Tensor key = net.encoder.layer[0].attention.self.key.weight;
@@ -390,7 +391,7 @@ TEST_CASE(
     CHECK(copies_placed(net));
 }
 
-TEST_CASE("joint_linear: BERT's projections stay side by side when a model is converted", "[bert][amp]") {
+TEST_CASE("merged_linear: BERT's projections stay side by side when a model is converted", "[bert][amp]") {
     nn::Bert net(small());
     net.to(float64);
     CHECK(all_placed(net));
@@ -410,7 +411,7 @@ TEST_CASE("joint_linear: BERT's projections stay side by side when a model is co
     CHECK(all_placed(net));
 }
 
-TEST_CASE("joint_linear: BERT trains with a weight that was replaced, frozen, or without a bias", "[bert]") {
+TEST_CASE("merged_linear: BERT trains with a weight that was replaced, frozen, or without a bias", "[bert]") {
     const auto loss_of = [](const nn::Bert& net) {
         return mean(square(net(Tensor::from<std::int64_t>({3, 5, 10, 1}, {1, 4})).last_hidden_state));
     };

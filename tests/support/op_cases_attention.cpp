@@ -1,4 +1,4 @@
-// Op cases of joint_linear, packed_attention and rotary_embedding.
+// Op cases of merged_linear, packed_attention and rotary_embedding.
 #include "mezzo/attention_ops.h"
 #include "tests/support/op_cases.h"
 
@@ -6,16 +6,16 @@ namespace mezzo::test {
 
 namespace {
 
-Tensor joined(In x) { return joint_linear(x[0], {x[1], x[2]}, {x[3], x[4]}); }
-Tensor joined_bare(In x) { return joint_linear(x[0], {x[1], x[2], x[3]}); }
+Tensor joined(In x) { return merged_linear(x[0], {x[1], x[2]}, {x[3], x[4]}); }
+Tensor joined_bare(In x) { return merged_linear(x[0], {x[1], x[2], x[3]}); }
 // The weights are adjacent slices of one tensor: one product.
 Tensor joined_slices(In x) {
     const auto rows = [&](const Tensor& all) {
         return Tensors{all.slice(0, 0, 5), all.slice(0, 5, 8), all.slice(0, 8, 12)};
     };
-    return joint_linear(x[0], rows(x[1]), rows(x[2]));
+    return merged_linear(x[0], rows(x[1]), rows(x[2]));
 }
-Tensor joined_twice(In x) { return joint_linear(x[0], {x[1], x[1]}, {x[2], Tensor()}); }
+Tensor joined_twice(In x) { return merged_linear(x[0], {x[1], x[1]}, {x[2], Tensor()}); }
 
 Tensor padded(In x) { return packed_attention(x[0], {.mask = x[1]}); }
 Tensor causal(In x) { return packed_attention(x[0], {.mask = x[1], .causal = true}); }
@@ -35,12 +35,12 @@ std::vector<OpCase> attention_cases() {
     const Shape qkv{2, 4, 3, 5, 8};
     // clang-format off
     return {
-        {"joint_linear", joined, {{6, 4}, {5, 4}, {3, 4}, {5}, {3}}, nullptr, low},
-        {"joint_linear without biases", joined_bare, {{2, 3, 4}, {5, 4}, {5, 4}, {1, 4}}, nullptr, low},
-        {"joint_linear of slices", joined_slices, {{6, 4}, {12, 4}, {12}}, nullptr, low, any, "", "", true, false},
-        {"joint_linear with one weight twice", joined_twice, {{6, 4}, {5, 4}, {5}}, nullptr, low},
+        {"merged_linear", joined, {{6, 4}, {5, 4}, {3, 4}, {5}, {3}}, nullptr, low},
+        {"merged_linear without biases", joined_bare, {{2, 3, 4}, {5, 4}, {5, 4}, {1, 4}}, nullptr, low},
+        {"merged_linear of slices", joined_slices, {{6, 4}, {12, 4}, {12}}, nullptr, low, any, "", "", true, false},
+        {"merged_linear with one weight twice", joined_twice, {{6, 4}, {5, 4}, {5}}, nullptr, low},
         // Numeric ranges are tested with scaled_dot_product_attention, whose kernels these are
-        // (joint_linear_test).
+        // (merged_linear_test).
         {"packed_attention", [](In x) { return packed_attention(x[0]); }, {qkv}, nullptr, low, unit, "",
          "packed_attention_grad", true, false},
         {"packed_attention with a padding mask", padded, {qkv, {2, 1, 1, 4}}, nullptr, low, unit, "fb", "", true, false, false},

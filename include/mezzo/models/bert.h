@@ -42,7 +42,7 @@ public:
 };
 
 // Self-attention. The three weights are contiguous in memory, and so are the three biases, so that all
-// projections are one product (joint_linear()). Any of them may be replaced.
+// projections are one product (merged_linear()). Any of them may be replaced.
 class BertSelfAttention : public Module {
 public:
     explicit BertSelfAttention(const BertConfig& config);

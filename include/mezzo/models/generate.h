@@ -27,7 +27,7 @@ struct SamplingOptions {
 };
 
 // Key of a random number: equal seed, row and step give the same number on every machine.
-struct SamplingPlace {
+struct SamplingPosition {
     std::uint64_t seed = 0;
     std::uint64_t row = 0, step = 0;
 };
@@ -37,7 +37,7 @@ struct SamplingPlace {
 // -infinity.
 [[nodiscard]] std::int64_t sample_token(const std::vector<float>& logits,
                                         const std::vector<std::int64_t>& text, const SamplingOptions& options,
-                                        const SamplingPlace& place = {});
+                                        const SamplingPosition& position = {});
 
 // Called with each token that is chosen, and the index of its text; returning false ends the generation of
 // all texts.

@@ -17,7 +17,7 @@ namespace mezzo::nn {
 struct [[gnu::visibility("hidden")]] CausalPlaces;  // src/models/causal_parts.h
 
 // Self-attention. The first three weights are contiguous in memory, so that all projections are one product
-// (joint_linear()). rotary_embedding() rotates queries and keys with RotaryPairs::halves, as Hugging Face's
+// (merged_linear()). rotary_embedding() rotates queries and keys with RotaryPairs::halves, as Hugging Face's
 // files need; Meta's own files have the rows of q_proj and k_proj in another order.
 class LlamaAttention : public Module {
 public:

@@ -84,12 +84,12 @@ template <> MEZZO_INLINE void store_row(bfloat16_t* p, FloatN<16> v, FloatN<16> 
 #endif
 
 // Finishes whole rows of a block if alpha is 1 and beta 0 or 1, in few instructions: with a bias (`biased`),
-// added to C (`added`), and with the value before the activation stored, too (`kept`).
-template <Activation activation, class T, bool biased, bool added, bool kept = false>
+// added to C (`added`), and with the value before the activation stored, too (`saved`).
+template <Activation activation, class T, bool biased, bool added, bool saved = false>
 MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
     const float* t = f.t + f.row * side;
     const std::int64_t at = f.at + f.row * f.g.ldc;
-    T *c = static_cast<T*>(f.g.c) + at, *pre = kept ? static_cast<T*>(f.g.pre_activation) + at : nullptr;
+    T *c = static_cast<T*>(f.g.c) + at, *pre = saved ? static_cast<T*>(f.g.pre_activation) + at : nullptr;
     f.row += rows;
     FloatN<16> bias = {}, more = {};
     if constexpr (biased) bias = load<16>(f.bias + f.j), more = load<16>(f.bias + f.j + 16);
@@ -97,7 +97,7 @@ MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
         FloatN<16> v = load<16>(t), w = load<16>(t + 16);
         if constexpr (biased) v += bias, w += more;
         if constexpr (added) v += load<16>(c), w += load<16>(c + 16);
-        if constexpr (kept) store_row(pre, v, w), pre += f.g.ldc;
+        if constexpr (saved) store_row(pre, v, w), pre += f.g.ldc;
         store_row(c, activate<activation>(v), activate<activation>(w));
     }
 }

@@ -79,10 +79,10 @@ private:
     Queries queries(const Part& part, std::int64_t first, char* to) const;
     Keys keys(const Part& part, std::int64_t first, std::int64_t count, char* to) const;
     bool read_masks(const Part& part, const Queries& queries, const Keys& keys, std::uint8_t* seen,
-                    std::uint8_t* kept) const;
+                    std::uint8_t* dropout) const;
     void block(const Part& part, const Queries& queries, const Keys& keys) const;
     void panel(const Part& part, const Queries& queries, const Keys& keys, std::int64_t j,
-               const std::uint8_t* seen, const std::uint8_t* kept) const;
+               const std::uint8_t* seen, const std::uint8_t* dropout) const;
     void hide(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from, float* t, float* u,
               const std::uint8_t* seen) const;
     void write_keys(const Part& part, const Keys& keys) const;
@@ -146,10 +146,10 @@ Keys AttentionGradient::keys(const Part& part, std::int64_t first, std::int64_t 
     return {first, count, k_turned, v_turned, k, nullptr, dk_sums, dv_sums};
 }
 
-// Writes the mask to `seen` and the dropout mask to `kept`, [panel, query, nr] bytes of the block each.
+// Writes the mask to `seen` and the dropout mask to `dropout`, [panel, query, nr] bytes of the block each.
 // Returns false if the mask hides all of it.
 bool AttentionGradient::read_masks(const Part& part, const Queries& q, const Keys& k, std::uint8_t* seen,
-                                   std::uint8_t* kept) const {
+                                   std::uint8_t* dropout) const {
     std::uint8_t row[block_keys];
     const auto scatter = [&](std::int64_t i, std::uint8_t* to) {
         for (std::int64_t j = 0; j < k.count; j += nr)
@@ -162,7 +162,7 @@ bool AttentionGradient::read_masks(const Part& part, const Queries& q, const Key
     }
     for (std::int64_t i = 0; i < q.count && any && p.dropout.threshold != 0; ++i) {
         p.dropout.read(p.element(part.b, part.h, q.first + i, k.first), k.count, row);
-        scatter(i, kept);
+        scatter(i, dropout);
     }
     return any;
 }
@@ -193,7 +193,7 @@ void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, st
 }
 
 void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k, std::int64_t j,
-                              const std::uint8_t* seen, const std::uint8_t* kept) const {
+                              const std::uint8_t* seen, const std::uint8_t* dropout) const {
     const std::int64_t rows = q.count, columns = std::min(nr, k.count - j);
     // Causality hides the first `hidden` rows (queries); of these, whole panels of op(A) are skipped.
     const std::int64_t hidden =
@@ -210,7 +210,7 @@ void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k,
         products.multiply(Types::inputs, products.a_from(q.g, from, 0, p.dim), p.dim,
                           products.b_from(k.v_turned, j, p.dim), p.dim, left, columns, u_from, nr, false);
         hide(q, k, j, from, t, u, seen);
-        if (kept) kernels.keep(u_from, kept + from * nr, left * nr, 0);
+        if (dropout) kernels.keep(u_from, dropout + from * nr, left * nr, 0);
         SoftmaxGradBlock block{};
         block.t = t_from;
         block.u = u_from;
@@ -223,7 +223,7 @@ void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k,
         block.log2_sum = q.log2_sum + from;
         block.delta = q.delta + from;
         kernels.softmax_grad(block);
-        if (kept) kernels.keep(t_from, kept + from * nr, left * nr, 0);
+        if (dropout) kernels.keep(t_from, dropout + from * nr, left * nr, 0);
         if (part.dkv) {
             products.multiply(Types::inputs_weights, products.a_from(q.g_turned, 0, from, rows), rows,
                               products.weights_b(t_from, left, columns), left, p.dim, columns,
@@ -242,16 +242,16 @@ void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k,
 void AttentionGradient::block(const Part& part, const Queries& q, const Keys& k) const {
     if (p.causal && q.first + q.count + p.diagonal <= k.first) return;
     const bool dropped = p.dropout.threshold != 0;
-    std::uint8_t *seen = nullptr, *kept = nullptr;
+    std::uint8_t *seen = nullptr, *dropout = nullptr;
     if (p.mask.by_query() || dropped) {
         const std::int64_t size = block_queries * round_up(block_keys, nr);
         seen = scratch().masks.get<std::uint8_t>(2 * size);
-        kept = seen + size;
+        dropout = seen + size;
         std::memset(seen, 1, std::size_t(2 * size));
-        if (!read_masks(part, q, k, seen, kept)) return;
+        if (!read_masks(part, q, k, seen, dropout)) return;
     }
     for (std::int64_t j = 0; j < k.count; j += nr)
-        panel(part, q, k, j, seen ? seen + j * q.count : nullptr, dropped ? kept + j * q.count : nullptr);
+        panel(part, q, k, j, seen ? seen + j * q.count : nullptr, dropped ? dropout + j * q.count : nullptr);
     if (!part.dq) return;
     const char* const ds = scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys));
     products.multiply(Types::weights_inputs, ds, k.count, k.k, k.count, q.count, p.dim, q.dq, ldq, true);

@@ -23,16 +23,16 @@ template <Activation activation> MEZZO_INLINE Vector activate(Vector v) {
     return v;
 }
 
-// Gradient through the activation: v times the derivative. `kept` is relu's result, or gelu's input.
-template <Activation activation> MEZZO_INLINE Vector through(Vector v, Vector kept) {
-    if constexpr (activation == Activation::relu) return select<lanes>(kept <= 0.0f, Vector{}, v);
-    if constexpr (activation == Activation::gelu) return v * gelu_derivative<lanes>(kept);
+// Gradient through the activation: v times the derivative. `saved` is relu's result, or gelu's input.
+template <Activation activation> MEZZO_INLINE Vector through(Vector v, Vector saved) {
+    if constexpr (activation == Activation::relu) return select<lanes>(saved <= 0.0f, Vector{}, v);
+    if constexpr (activation == Activation::gelu) return v * gelu_derivative<lanes>(saved);
     return v;
 }
 
 // Finishes one vector of `count` <= lanes elements at column j of a row.
 template <Activation activation, bool full, class T>
-MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const T* kept, std::int64_t j,
+MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const T* saved, std::int64_t j,
                          std::int64_t count) {
     constexpr bool is_float = std::is_same_v<T, float>;
     const auto get = [=](const auto* from) __attribute__((always_inline)) {
@@ -47,7 +47,7 @@ MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const 
     if (e.bias) v += get(e.bias);
     if (e.beta != 0.0f) v += e.beta * get(c);
     if (pre) put(pre, v);
-    v = is_float && kept ? through<activation>(v, get(kept)) : activate<activation>(v);
+    v = is_float && saved ? through<activation>(v, get(saved)) : activate<activation>(v);
     put(c, v);
 }
 
@@ -56,10 +56,10 @@ template <Activation activation, class T> void epilogue_rows(const Epilogue& e) 
         const float* t = e.t + i * e.ldt;
         T* c = static_cast<T*>(e.c) + i * e.ldc;
         T* pre = e.pre_activation ? static_cast<T*>(e.pre_activation) + i * e.ldc : nullptr;
-        const T* kept = e.kept ? static_cast<const T*>(e.kept) + i * e.ldc : nullptr;
+        const T* saved = e.saved ? static_cast<const T*>(e.saved) + i * e.ldc : nullptr;
         std::int64_t j = 0;
-        for (; j + lanes <= e.columns; j += lanes) finish<activation, true>(e, t, c, pre, kept, j, lanes);
-        if (j < e.columns) finish<activation, false>(e, t, c, pre, kept, j, e.columns - j);
+        for (; j + lanes <= e.columns; j += lanes) finish<activation, true>(e, t, c, pre, saved, j, lanes);
+        if (j < e.columns) finish<activation, false>(e, t, c, pre, saved, j, e.columns - j);
     }
     if (e.stream) fence();
 }

@@ -148,7 +148,7 @@ void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const S
 }
 
 // Queues prefetches for `next`, the block after this one: its rows of op(A) if they change; and if it writes
-// C, its elements of Gemm::kept, and those of C and pre_activation unless C is written with streaming stores.
+// C, its elements of Gemm::saved, and those of C and pre_activation unless streaming stores write C.
 void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const Strip& s, const Area& next,
               bool new_rows) {
     if (new_rows && next.i < s.in_place)
@@ -163,7 +163,7 @@ void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const 
             add(ahead, region_of(element(of, g.c_type, (s.i + next.i) * g.ldc + s.j + next.j), g.ldc * size,
                                  next.rows, next.columns * size));
     };
-    add_block(g.kept);
+    add_block(g.saved);
     if (!stores_sums(kernels, g, next.columns) && streams(kernels, g)) return;
     add_block(g.c);
     add_block(g.pre_activation);

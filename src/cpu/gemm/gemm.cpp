@@ -51,7 +51,7 @@ Gemm at(const Gemm& g, std::int64_t index) {
     one.b = item(g.b, g.b_type, index, g.stride_b);
     one.c = const_cast<void*>(item(g.c, g.c_type, index, g.stride_c));
     one.pre_activation = const_cast<void*>(item(g.pre_activation, g.c_type, index, g.stride_c));
-    one.kept = item(g.kept, g.c_type, index, g.stride_c);
+    one.saved = item(g.saved, g.c_type, index, g.stride_c);
     return one;
 }
 
@@ -124,7 +124,7 @@ void gemm_without_tiles(const Gemm& g, const GemmKernels& kernels) {
     gemm(g, plain);
 }
 
-bool takes_kept(const Gemm& g) {
+bool takes_saved(const Gemm& g) {
     const bool known = g.activation == Activation::relu || g.activation == Activation::gelu;
     return known && g.c_type == float32 && multiplies_floats(g) &&
            on_vectors(suited(chosen_gemm_kernels(g), g), g);
@@ -138,8 +138,8 @@ void gemm(const Gemm& g) {
         if (one.c_type == float64) return gemm_f64(one);
         const GemmKernels& kernels = suited(chosen_gemm_kernels(one), one);
         // Tiles support neither of them, and another thread may have allowed tiles after the call of
-        // takes_kept().
-        one.kept || one.a_sums ? gemm_without_tiles(one, kernels) : multiply_one(kernels, one);
+        // takes_saved().
+        one.saved || one.a_sums ? gemm_without_tiles(one, kernels) : multiply_one(kernels, one);
     });
 }
 

@@ -28,8 +28,8 @@ struct Gemm {
     Dtype bias_type = float32;
     void* pre_activation = nullptr;  // optional, layout and type of C: the value before the activation
     // Optional, layout of C, both float32: C is the gradient before `activation`, the value that it would be
-    // without one times the derivative. `kept` is the activation's result for relu, its input otherwise.
-    const void* kept = nullptr;
+    // without one times the derivative. `saved` is the activation's result for relu, its input otherwise.
+    const void* saved = nullptr;
     Activation activation = Activation::none;
     // Optional, [m]: the sums over k of op(A)'s rows are added to it.
     double* a_sums = nullptr;
@@ -43,9 +43,9 @@ struct Gemm {
 // of a batch overlap.
 void gemm(const Gemm& g);
 
-// Whether gemm() can compute the gradient through the activation itself (Gemm::kept): of relu and gelu, if C
+// Whether gemm() can compute the gradient through the activation itself (Gemm::saved): of relu and gelu, if C
 // is float32 and not computed on tiles.
-bool takes_kept(const Gemm& g);
+bool takes_saved(const Gemm& g);
 // Whether gemm() can compute Gemm::a_sums: if it packs all of op(A).
 bool makes_a_sums(const Gemm& g);
 

@@ -6,8 +6,8 @@
 #include "cpu/elementwise/strided.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/kernels.h"
-#include "kernels/merged_linear.h"
 #include "kernels/linear_weight_grad.h"
+#include "kernels/merged_linear.h"
 
 namespace mezzo {
 namespace {
@@ -142,21 +142,21 @@ void linear(In in, const kernels::Linear& at, Out out) {
     gemm(g);
 }
 
-void joint_linear(In in, const kernels::JointLinear& at, Out out) {
+void merged_linear(In in, const kernels::JointLinear& at, Out out) {
     kernels::run_joint_linear(in, at, out, linear);
 }
 
 void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {
-    const Tensor &before = out[0], &kept = in[2];
+    const Tensor &before = out[0], &saved = in[2];
     const Matrix gradient(in[0]), weight(in[1]);
     Gemm g = gemm_of(gradient, weight, before);
     g.activation = at.activation;
-    if (!kept->contiguous || kept->dtype != g.c_type || !takes_kept(g)) {
+    if (!saved->contiguous || saved->dtype != g.c_type || !takes_saved(g)) {
         matmul(in.first(2), {}, out.first(1));
-        const Tensor given[] = {before, kept};
+        const Tensor given[] = {before, saved};
         return activation_grad(given, {.activation = at.activation}, out);
     }
-    g.kept = kept->bytes();
+    g.saved = saved->bytes();
     gemm(g);
     if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
 }
@@ -181,7 +181,7 @@ void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
-                                   kernel_entry<joint_linear>(), kernel_entry<linear_input_grad>(),
+                                   kernel_entry<merged_linear>(), kernel_entry<linear_input_grad>(),
                                    kernel_entry<linear_weight_grad>()};
 constinit const KernelList matmul_list = entries;
 

@@ -1,5 +1,4 @@
-// The register tile, a part of the GEMM kernels: R rows of C vectors of sums stay in registers over all steps of
-// k.
+// Register tile of the GEMM kernels: R rows of C vectors of sums stay in registers over all steps of k.
 #pragma once
 
 #include "cpu/gemm/pack.h"

@@ -1,6 +1,5 @@
-// Packing of GEMM operands, a part of the GEMM kernels. A panel is P lines of op(A) or columns of op(B), stored
-// slot by slot. A slot is 32 bits of each line: one step of k as float, or (MEZZO_DEPTH 2) two steps as
-// bfloat16.
+// Packing of GEMM operands. A panel is P lines of op(A) or columns of op(B), stored slot by slot. A slot is
+// 32 bits of each line: one step of k as float, or (MEZZO_DEPTH 2) two steps as bfloat16.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// Products with few rows, a part of the GEMM kernels: the other operand is read once, in place.
+// GEMM kernels for products with few rows: the other operand is read once, in place.
 #pragma once
 
 #include "cpu/gemm/pack.h"

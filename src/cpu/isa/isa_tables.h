@@ -17,7 +17,7 @@ struct Epilogue {
     std::int64_t rows, columns;
     void* c;
     void* pre_activation;  // or null
-    const void* kept;      // or null: see Gemm; only float32
+    const void* saved;     // or null: see Gemm; only float32
     std::int64_t ldc;
     Dtype c_type;
     const float* bias;  // or null

@@ -30,7 +30,7 @@ template <class T, class R> struct WindowRow {
     const R* divisors;
 };
 
-// A row of max_pool2d, its gradient, or the gradient's gradient. The positions of the maxima (`places`) are
+// A row of max_pool2d, its gradient, or the gradient's gradient. The positions of the maxima are
 // uint8, or uint32 if wide_places.
 template <class T> struct MaxRow {
     T* to;

@@ -45,8 +45,8 @@ struct RowBytes {
         : own(step.hidden * std::int64_t(size_of(step.dtype))),
           wide(step.hidden * std::int64_t(size_of(step.wide))),
           gates(recurrent_gates(step.cell)),
-          kept(kernels::kept_gates(step.cell)) {}
-    std::int64_t own, wide, gates, kept;
+          saved(kernels::saved_gates(step.cell)) {}
+    std::int64_t own, wide, gates, saved;
 };
 
 bool has_ended(const auto& step, std::int64_t b) {
@@ -68,12 +68,12 @@ void pass(const RecurrentStep& s) {
                                .product = row_at(s.product, b, bytes.wide * bytes.gates),
                                .cell_state = row_at(s.cell_state, b, bytes.wide),
                                .new_state = row_at(s.new_state, b, bytes.own),
-                               .kept = row_at(s.kept, b, bytes.own * bytes.kept),
+                               .saved = row_at(s.saved, b, bytes.own * bytes.saved),
                                .new_cell = row_at(s.new_cell, b, bytes.wide),
                                .last_cell = row_at(s.last_cell, b, bytes.wide)};
         if (!has_ended(s, b)) return loop(row);
         copy_row(row.new_state, row.state, bytes.own);
-        copy_row(row.kept, nullptr, bytes.own * bytes.kept);
+        copy_row(row.saved, nullptr, bytes.own * bytes.saved);
         copy_row(row.new_cell, row.cell_state, bytes.wide);
         copy_row(row.last_cell, row.cell_state, bytes.wide);
     };
@@ -109,7 +109,7 @@ void grad_pass(const RecurrentGradStep& s) {
                                        .carried_in = row_at(s.carried_in, b, bytes.wide),
                                        .new_state = row_at(s.new_state, b, bytes.own),
                                        .state = row_at(s.state, b, bytes.own),
-                                       .kept = row_at(s.kept, b, bytes.own * bytes.kept),
+                                       .saved = row_at(s.saved, b, bytes.own * bytes.saved),
                                        .new_cell = row_at(s.new_cell, b, bytes.wide),
                                        .cell_state = row_at(s.cell_state, b, bytes.wide),
                                        .carried = row_at(s.carried, b, bytes.wide),

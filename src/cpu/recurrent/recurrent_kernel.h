@@ -110,10 +110,10 @@ template <class T> void lstm_row(const RecurrentRow& row) {
     const Zeros<R> zeros;
     const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.gates, k * row.n)); };
     const auto summand = [&](int k) { return Elements<R, R>(part<R>(row.product, k * row.n)); };
-    const auto keeper = [&](int k) { return Writer<T, R>(part<T>(row.kept, k * row.n)); };
+    const auto keeper = [&](int k) { return Writer<T, R>(part<T>(row.saved, k * row.n)); };
     Elements<T, R> gates[4] = {gate(0), gate(1), gate(2), gate(3)};
     Elements<R, R> products[4] = {summand(0), summand(1), summand(2), summand(3)}, cell_state(row.cell_state);
-    Writer<T, R> kept[4] = {keeper(0), keeper(1), keeper(2), keeper(3)}, new_state(row.new_state);
+    Writer<T, R> saved[4] = {keeper(0), keeper(1), keeper(2), keeper(3)}, new_state(row.new_state);
     Writer<R, R> new_cell(row.new_cell), last_cell(row.last_cell);
     for_blocks(
         row.n, [&](std::int64_t begin, std::int64_t n) __attribute__((always_inline)) {
@@ -123,7 +123,7 @@ template <class T> void lstm_row(const RecurrentRow& row) {
             for (int j = 0; j < 4; ++j) {
                 x[j] = gates[j].read(begin, n, zeros);
                 p[j] = products[j].read(begin, n, zeros);
-                k[j] = kept[j].open(begin);
+                k[j] = saved[j].open(begin);
             }
             const R *const x0 = x[0], *const x1 = x[1], *const x2 = x[2], *const x3 = x[3];
             const R *const p0 = p[0], *const p1 = p[1], *const p2 = p[2], *const p3 = p[3];
@@ -139,7 +139,7 @@ template <class T> void lstm_row(const RecurrentRow& row) {
                 last[i] = s.c;
                 h[i] = s.h;
             }
-            for (auto& one : kept) one.close(begin, n);
+            for (auto& one : saved) one.close(begin, n);
             new_state.close(begin, n);
         });
 }
@@ -149,7 +149,7 @@ template <class T> void gru_row(const RecurrentRow& row) {
     const Zeros<R> zeros;
     const auto gate = [&](const void* base, int k) { return Elements<T, R>(part<T>(base, k * row.n)); };
     const auto summand = [&](int k) { return Elements<R, R>(part<R>(row.product, k * row.n)); };
-    const auto keeper = [&](int k) { return Writer<T, R>(part<T>(row.kept, k * row.n)); };
+    const auto keeper = [&](int k) { return Writer<T, R>(part<T>(row.saved, k * row.n)); };
     Elements<T, R> xr = gate(row.gates, 0), xz = gate(row.gates, 1), xn = gate(row.gates, 2);
     Elements<T, R> br = gate(row.bias, 0), bz = gate(row.bias, 1), bn = gate(row.bias, 2), state(row.state);
     Elements<R, R> pr = summand(0), pz = summand(1), pn = summand(2);
@@ -202,7 +202,7 @@ template <class T, bool relu> void rnn_grad_row(const RecurrentGradRow& row) {
 template <class T> void lstm_grad_row(const RecurrentGradRow& row) {
     using R = typename ComputedIn<T>::R;
     const Zeros<R> zeros;
-    const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.kept, k * row.n)); };
+    const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.saved, k * row.n)); };
     const auto writer = [&](int k) { return Writer<T, R>(part<T>(row.gates, k * row.n)); };
     Elements<T, R> g(row.g), ki = gate(0), kf = gate(1), kg = gate(2), ko = gate(3);
     Elements<R, R> carried(row.carried_in), new_cell(row.new_cell), cell_state(row.cell_state);
@@ -237,7 +237,7 @@ template <class T> void lstm_grad_row(const RecurrentGradRow& row) {
 template <class T> void gru_grad_row(const RecurrentGradRow& row) {
     using R = typename ComputedIn<T>::R;
     const Zeros<R> zeros;
-    const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.kept, k * row.n)); };
+    const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.saved, k * row.n)); };
     const auto writer = [&](void* base, int k) { return Writer<T, R>(part<T>(base, k * row.n)); };
     Elements<T, R> g(row.g), kr = gate(0), kz = gate(1), kn = gate(2), kp = gate(3), state(row.state);
     Elements<R, R> carried(row.carried_in);

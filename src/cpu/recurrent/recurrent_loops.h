@@ -15,17 +15,17 @@ struct RecurrentRow {
     std::int64_t n;
     const void *gates, *bias, *state;  // T
     const void *product, *cell_state;  // R
-    void *new_state, *kept;            // T
+    void *new_state, *saved;           // T
     void *new_cell, *last_cell;        // R
 };
 struct RecurrentGradRow {
     std::int64_t n;
-    const void* g;                         // T
-    const void* carried_in;                // R
-    const void *new_state, *state, *kept;  // T
-    const void *new_cell, *cell_state;     // R
-    void *carried, *cell_grad;             // R; the second is read as well
-    void *gates, *product;                 // T
+    const void* g;                          // T
+    const void* carried_in;                 // R
+    const void *new_state, *state, *saved;  // T
+    const void *new_cell, *cell_state;      // R
+    void *carried, *cell_grad;              // R; the second is read as well
+    void *gates, *product;                  // T
 };
 
 // By RecurrentCell.

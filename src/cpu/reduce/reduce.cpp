@@ -101,14 +101,14 @@ template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, cons
     });
 }
 
-// Divides the gradient of a maximum among the equal elements. `place` is the position in y of each element's
+// Divides the gradient of a maximum among the equal elements. `position` is the index in y of each element's
 // maximum: the offsets of y, broadcast to x's shape.
 template <class T> void amax_grad(In in, Out out) {
     const Tensor &g = in[0], &x = in[1], &y = in[2];
-    std::vector<std::int64_t> ties(std::size_t(y->numel), 0), places(std::size_t(y->numel));
-    for (std::size_t i = 0; i < places.size(); ++i) places[i] = std::int64_t(i);
+    std::vector<std::int64_t> ties(std::size_t(y->numel), 0), positions(std::size_t(y->numel));
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = std::int64_t(i);
     StridedLayout layout(x->shape, y->shape, contiguous_strides(y->shape));
-    const Source place(places.data(), int64, layout, int64);
+    const Source position(positions.data(), int64, layout, int64);
     const Source xs(x, x->shape, dtype_of<T>()), ys(y, x->shape, dtype_of<T>()),
         gs(g, x->shape, dtype_of<T>());
     const Sink sink(out[0], dtype_of<T>());
@@ -120,7 +120,7 @@ template <class T> void amax_grad(In in, Out out) {
         for (std::int64_t i = 0; i < x->numel; i += chunk) {
             const std::int64_t n = x->numel - i < chunk ? x->numel - i : chunk;
             const T *vx = xs.template read_as<T>(i, n, px), *vy = ys.template read_as<T>(i, n, py);
-            const std::int64_t* at = place.read_as<std::int64_t>(i, n, pp);
+            const std::int64_t* at = position.read_as<std::int64_t>(i, n, pp);
             if (counting) {
                 for (std::int64_t j = 0; j < n; ++j) ties[std::size_t(at[j])] += tie(vx[j], vy[j]);
                 continue;

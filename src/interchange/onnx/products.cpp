@@ -1,7 +1,7 @@
 // Mappings of matrix products: linear layers and matmul. Attention is exported as its decomposition.
 #include "interchange/onnx/mapping.h"
-#include "kernels/merged_linear.h"
 #include "kernels/matmul.h"
+#include "kernels/merged_linear.h"
 
 namespace mezzo::onnx {
 
@@ -43,7 +43,7 @@ Value linear(const Call& call) {
     return activated(call.graph, y, call.attributes<kernels::Linear>().activation);
 }
 
-Value joint_linear(const Call& call) {
+Value merged_linear(const Call& call) {
     const auto parts = std::size_t(call.attributes<kernels::JointLinear>().parts);
     Values results;
     for (std::size_t i = 1; i <= parts; ++i) {
@@ -56,7 +56,7 @@ Value joint_linear(const Call& call) {
 Value matmul(const Call& call) { return call.emit("MatMul", {call.in[0], call.in[1]}); }
 
 constexpr MappingOf mappings[] = {
-    {"linear", linear}, {"linear_relu", linear}, {"linear_gelu", linear}, {"joint_linear", joint_linear},
+    {"linear", linear}, {"linear_relu", linear}, {"linear_gelu", linear}, {"merged_linear", merged_linear},
     {"matmul", matmul},
 };
 

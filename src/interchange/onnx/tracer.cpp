@@ -76,7 +76,7 @@ public:
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
-    void inner_gradient(const Node&, const Tensor&) override {}
+    void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
     void computed(const Row& row, In given, const void* at, In results) override {
         tracer_.computed(row, given, at, results);
