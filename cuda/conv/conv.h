@@ -53,7 +53,7 @@ void conv_forward(In in, const kernels::Conv2d& at, Out out, const ConvWay& way)
 void conv_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out, const ConvWay& way);
 void conv_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out, const ConvWay& way);
 
-// Products on Tensor Cores that read the images in place (cuda/conv/conv_implicit.cu,
+// Products on Tensor Cores that read the images without im2col (cuda/conv/conv_implicit.cu,
 // conv_implicit_weight.cu). Return false for problems that they do not support: groups, other than 16-bit
 // operands of one dtype, channels that are not whole eights, addresses that are not multiples of 16, 2^30
 // elements or more, strides beyond 4.

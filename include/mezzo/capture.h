@@ -50,8 +50,8 @@ struct [[gnu::visibility("hidden")]] CapturedStepImpl;
 //    for the first time cannot be captured: it throws Error(state) with the cause. As without a capture, the
 //    work before the error has been done, and the step's objects stay usable; the next calls are warm-up runs
 //    again.
-//  - A step with collective calls (mezzo/distributed/group.h) agrees with the other ranks before each call: all
-//    run it eagerly, all capture it or all replay it.
+//  - A step with collective calls (mezzo/distributed/group.h) agrees with the other ranks before each call:
+//    all run it eagerly, all capture it or all replay it.
 //  - An Autocast scope is opened inside the step. Call it from one thread at a time, and let no other thread
 //    queue work on the device during a capture.
 // On the CPU, and in a build without CUDA, every call runs the step eagerly. See also "What has not run on a

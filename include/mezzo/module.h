@@ -118,7 +118,7 @@ public:
     void eval() { train(false); }
     [[nodiscard]] bool training() const { return training_; }
 
-    // Clears the gradients of all parameters, or sets them to zero in place.
+    // Clears the gradients of all parameters, or sets them to zero.
     void zero_grad(bool set_to_none = true);
 
     // The tree of modules, one per line, such as "Linear(in_features=2, out_features=3, bias=true)".

@@ -32,7 +32,7 @@ public:
     // Error(state) for a gradient in which scaled parts were added to unscaled ones (see GradScaler), and
     // Error(memory).
     void step();
-    // Clears all gradients; set_to_none = false writes zeros to them in place, and so keeps their memory.
+    // Clears all gradients; set_to_none = false writes zeros to them, and so keeps their memory.
     void zero_grad(bool set_to_none = true);
 
     [[nodiscard]] const char* type_name() const;  // "SGD", "Adam", …

@@ -36,7 +36,7 @@ public:
     std::atomic<std::uint32_t> refs{0};
 
 protected:
-    // Multiplies gradients[i], of leaves[i], in place, or replaces it by the product.
+    // Multiplies gradients[i], of leaves[i], or replaces it by the product.
     virtual void multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) = 0;
 
 private:

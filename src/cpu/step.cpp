@@ -59,8 +59,8 @@ char* element(void* p, std::int64_t i, Dtype dtype) {
     return static_cast<char*>(p) + i * std::int64_t(size_of(dtype));
 }
 
-// Calls body(elements, count) with elements as T: in place, or in converted chunks, which are written back if
-// `write`.
+// Calls body(elements, count) with elements as T: as stored, or in converted chunks, which are written back
+// if `write`.
 template <class T, class F>
 void with_elements(void* p, Dtype dtype, std::int64_t begin, std::int64_t n, bool write, const F& body) {
     if (dtype == dtype_of<T>()) return body(reinterpret_cast<T*>(element(p, begin, dtype)), n);

@@ -1,4 +1,5 @@
-// Collective calls of a group on tensors. Each begins with an exchange of records (distributed/call_record.h).
+// Collective calls of a group on tensors. Each begins with an exchange of call records
+// (distributed/call_record.h).
 #include "mezzo/distributed/group.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // Self-checks of optimized kernels, at first use. A fast path whose setting is `automatic`
 // (mezzo/fast_path.h) is used on a device only after its result has matched that of the plain path there, on
 // a small problem of odd sizes. Backends list their self-checks in BackendParts::self_checks. A check runs
-// when a thread first requests its fast path; other threads wait for it. It has memory and inputs of its own: random
-// numbers, statistics, gradients and memory limits of the program are not changed.
+// when a thread first requests its fast path; other threads wait for it. It has memory and inputs of its own:
+// random numbers, statistics, gradients and memory limits of the program are not changed.
 //
 // The user's cache folder has the results (kernels/self_check_file.h), so that the next process need not
 // repeat the checks. A process that dies in a check leaves a mark there; the next process then uses the plain

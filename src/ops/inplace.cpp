@@ -1,7 +1,8 @@
-// In-place writes, for optimizers, running statistics and initialisers. They are never recorded.
+// Writes into a tensor's memory, for optimizers, running statistics and initialisers. They are never
+// recorded.
 #include "autograd/op_observer.h"
-#include "core/step_graph.h"
 #include "core/random_offset.h"
+#include "core/step_graph.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"

@@ -32,7 +32,7 @@ std::vector<Set> sets() {
     return all;
 }
 
-// Distance in units in the last place (ulps) of `expected` as float; tiny results count in units of the
+// Distance in ulps of `expected` as float; tiny results count in units of the
 // smallest subnormal.
 double ulps(float got, Real expected) {
     if (std::isnan(expected)) return std::isnan(got) ? 0 : 1e9;

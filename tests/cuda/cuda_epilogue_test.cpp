@@ -87,15 +87,13 @@ void compare(const Layout& layout, Activation activation, Bias bias, bool keeps,
 }
 
 template <class T> void compare_all() {
-    const std::vector<Layout> layouts{{37, 16, 16, 1, 37 * 16, 0},   // 16-byte access
-                                      {9, 272, 288, 1, 9 * 288, 0},  // a second tile of columns, gaps
-                                      {9, 12, 12, 1, 9 * 12, 0},     // 8-byte access in 16 bit
-                                      {9, 16, 16, 1, 9 * 16, 4},
-                                      {9, 16, 16, 1, 144, 1},  // the same, and single elements, by the address
-                                      {5, 21, 24, 3, 5 * 24, 0},  // by the number of columns; a batch
-                                      {5, 16, 24, 3, 5 * 24 + 8, 0},
-                                      {5, 16, 16, 2, 81, 0},
-                                      {1, 1, 1, 1, 1, 0}};
+    const std::vector<Layout> layouts{
+        {37, 16, 16, 1, 37 * 16, 0},                            // 16-byte access
+        {9, 272, 288, 1, 9 * 288, 0},                           // a second tile of columns, gaps
+        {9, 12, 12, 1, 9 * 12, 0},                              // 8-byte access in 16 bit
+        {9, 16, 16, 1, 9 * 16, 4},     {9, 16, 16, 1, 144, 1},  // the same, and single elements, by address
+        {5, 21, 24, 3, 5 * 24, 0},                              // by the number of columns; a batch
+        {5, 16, 24, 3, 5 * 24 + 8, 0}, {5, 16, 16, 2, 81, 0},  {1, 1, 1, 1, 1, 0}};
     for (const Layout& layout : layouts)
         for (Activation activation :
              {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh})
@@ -116,7 +114,7 @@ double spacing(Dtype dtype, double x) {
     return std::ldexp(1.0, std::max(x == 0 ? least : std::ilogb(x), least) - digits + 1);
 }
 
-// Largest error of the results for all finite arguments, in units in the last place (ulps). Arguments whose
+// Largest error of the results for all finite arguments, in ulps. Arguments whose
 // result is nearly 0 do not count.
 template <class T> double worst(Activation activation) {
     const DeviceArray<T> x(all_numbers<T>());

@@ -25,12 +25,12 @@ Tensor values(std::int64_t rows, std::uint64_t seed) {
                            gpu);
 }
 
-// A model with every stateful object, and a step that records its phase in `place`.
+// A model with every stateful object, and a step that records its phase in `phase`.
 struct Training {
     nn::Sequential model{nn::Linear(width, width), nn::ReLU(), nn::Linear(width, width)};
     std::unique_ptr<optim::Adam> optimizer;
     amp::GradScaler scaler{{.init_scale = 1024, .growth_interval = 2}};
-    std::string place;
+    std::string phase;
 
     Training() {
         for (const Tensor& p : model.parameters()) {
@@ -48,18 +48,18 @@ struct Training {
     }
     Tensors operator()(const Tensors& in) {
         Tensor loss;
-        place = "forward";
+        phase = "forward";
         {
             const amp::Autocast scope({.device = gpu.type(), .dtype = float16});
             loss = mse_loss(model(in[0]), in[1]);
         }
-        place = "backward";
+        phase = "backward";
         scaler.scale(loss).backward();
-        place = "step";
+        phase = "step";
         scaler.step(*optimizer);
         scaler.update();
         optimizer->zero_grad();
-        place = "end";
+        phase = "end";
         return {loss.detach()};
     }
     cuda::StepFunction function() {
@@ -84,17 +84,17 @@ Tensors take_all(std::int64_t bytes = 512) {
 // once.
 std::string squeeze(Training& training, const Run& run, const Tensors& in, std::int64_t piece) {
     Tensors ballast = take_all(piece);
-    std::string places;
+    std::string phases;
     for (;;) {
-        training.place = "before";
+        training.phase = "before";
         try {
             run(in);
-            return places;
+            return phases;
         } catch (const Error& error) {
             CAPTURE(error.what());
             CHECK(error.kind() == ErrorKind::memory);
             training.optimizer->zero_grad();
-            if (places.find(training.place) == std::string::npos) places += training.place + " ";
+            if (phases.find(training.phase) == std::string::npos) phases += training.phase + " ";
             REQUIRE(!ballast.empty());
             ballast.pop_back();
         }
@@ -124,9 +124,9 @@ TEST_CASE("memory limit: a step that fails anywhere changes nothing", "[cuda]") 
     twin(in);  // products keep what they need for good before the limit
     empty_cache(gpu);
     set_memory_limit(gpu, memory_stats(gpu).reserved + (std::size_t(1) << 20));
-    const std::string places = squeeze(squeezed, squeezed.function(), in, 512);
+    const std::string phases = squeeze(squeezed, squeezed.function(), in, 512);
     set_memory_limit(gpu, 0);
-    CHECK(places == "forward backward step ");
+    CHECK(phases == "forward backward step ");
     check_same_state(squeezed, twin);
     squeezed(in);
     twin(in);
@@ -144,14 +144,14 @@ TEST_CASE("memory limit: warm-up, capture and replay", "[cuda]") {
         empty_cache(gpu);
         // the capture needs room for all of the step's memory at once
         set_memory_limit(gpu, memory_stats(gpu).reserved + (std::size_t(4) << 20));
-        const std::string places = squeeze(
+        const std::string phases = squeeze(
             captured, [&](const Tensors& x) { return step(x); }, in, 4096);
         set_memory_limit(gpu, 0);
-        CAPTURE(places);
-        if (i == 1) CHECK(places == "before forward backward step ");  // before: the step's own inputs
-        if (i == 2) CHECK(places.find("backward ") != std::string::npos);
-        if (i == 3) CHECK(places == "before ");
-        if (i == 4) CHECK(places == "");  // a replay allocates nothing
+        CAPTURE(phases);
+        if (i == 1) CHECK(phases == "before forward backward step ");  // before: the step's own inputs
+        if (i == 2) CHECK(phases.find("backward ") != std::string::npos);
+        if (i == 3) CHECK(phases == "before ");
+        if (i == 4) CHECK(phases == "");  // a replay allocates nothing
         check_same_state(captured, twin);
         twin(in);
     }

@@ -51,7 +51,7 @@ private:
     const md::DataParallel parallel_;
     std::atomic<int> steps_{0};
     std::atomic<float> mean_before_{0};
-    // Points into the bucket, which is summed in place: the next gradients are written there as well, because
+    // Points into the bucket, which holds the sum, too: the next gradients are written there as well, because
     // nothing else holds this one.
     std::atomic<const float*> gradient_{nullptr};
 };

@@ -92,7 +92,7 @@ void CommunicationStream::advance(std::uint64_t position) {
         Work* front = nullptr;
         {
             const std::lock_guard lock(mutex_);
-            if (!works_.empty()) front = &works_.front();  // a deque keeps its place
+            if (!works_.empty()) front = &works_.front();  // a deque does not move its elements
         }
         if (front == nullptr) break;  // announced, and not there yet
         const StreamIndex stream = std::exchange(stream_of_thread, main_stream);

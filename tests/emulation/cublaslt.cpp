@@ -23,8 +23,8 @@ using emulation::lt_device::misuse;
 
 constexpr std::uint64_t unset = std::uint32_t(-1);
 constexpr std::size_t max_workspace = std::size_t(32) << 20;
-// Words of an operation descriptor that no attribute has. The alignments that algorithms were asked for are
-// kept here: on a GPU they are a property of the algorithm.
+// Words of an operation descriptor that no attribute has. They hold the
+// alignments that algorithms were requested for: on a GPU they are a property of the algorithm.
 constexpr std::size_t asked_alignments = 27;
 
 // Copies a value of exactly the size that the library expects.

@@ -34,7 +34,7 @@ constexpr std::int64_t kernel_ns = 1'000'000, copy_ns = 3'000, fill_ns = 500;
 constexpr std::int64_t clocks_differ = 100'000;  // at most
 const Device device{DeviceType::cuda};
 
-// The stand-in in the place of CUPTI, which hears of all that the emulated device does.
+// Stand-in for CUPTI, which is notified of all that the emulated device does.
 class Cupti {
 public:
     Cupti() {
@@ -159,7 +159,7 @@ TEST_CASE("device times: each piece of work belongs to the op that has handed it
     }
     CHECK((forward && backward && optimizer));
     CHECK(sum == of_events);
-    CHECK(profiler.device_work().size() == all.size());  // they are kept
+    CHECK(profiler.device_work().size() == all.size());  // they stay listed
 }
 
 TEST_CASE("device times: rows by op and by module, and the table", "[device_times]") {

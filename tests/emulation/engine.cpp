@@ -177,7 +177,7 @@ void Engine::require_no_copies() {
 }
 
 std::string Engine::stuck() const {
-    std::map<std::string, std::pair<unsigned, unsigned>> places;  // place -> threads there, the first of them
+    std::map<std::string, std::pair<unsigned, unsigned>> places;  // call site -> count, first thread
     for (const Fiber* f : by_index_) {
         const std::string place = f->done ? "returned from the kernel"
                                           : std::string("waits in ") + f->waits_in + " at " + f->site.text();

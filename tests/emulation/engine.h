@@ -112,7 +112,7 @@ public:
     void run(dim3 grid, dim3 block, std::size_t dynamic_shared, void (*body)(void*), void* argument);
 
     enum class Vote { all, any, count };
-    // __syncthreads and its variants with a vote: all threads of the block call it at one place.
+    // __syncthreads and its variants with a vote: all threads of the block call it at one call site.
     int barrier(int predicate, Vote vote, Site site);
 
     // A warp call: the last lane of the mask to arrive runs complete(slots) for all; slots of other lanes are

@@ -88,7 +88,7 @@ TEST_CASE("gemm paths: plans are cached by everything an algorithm may depend on
     x.g.m = 3;
     cuda::gemm(x.g);
     REQUIRE(fake_lt.heuristics == 3);
-    REQUIRE(fake_lt.last_problem.align_b == 4);  // operands change places
+    REQUIRE(fake_lt.last_problem.align_b == 4);  // operands are swapped
     REQUIRE(fake_lt.last_problem.align_a == 256);
 }
 

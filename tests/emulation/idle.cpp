@@ -1,4 +1,4 @@
-// tools/idle_device.h on the emulated device: linked in place of tools/idle_device.cpp.
+// tools/idle_device.h on the emulated device: linked instead of tools/idle_device.cpp.
 #include "tests/emulation/idle.h"
 
 #include "tools/idle_device.h"

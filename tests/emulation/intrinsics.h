@@ -18,7 +18,7 @@
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 
-// Each takes its call site, so that a report can name it and two different barriers are told apart.
+// Each takes its call site, so that a report can name it and different barriers differ.
 #define MEZZO_SITE mezzo::emulation::Site site = mezzo::emulation::Site::current()
 
 namespace mezzo::emulation {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/step_graph.h"
 #include "core/staging.h"
+#include "core/step_graph.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/data/prefetch.h"
 #include "mezzo/mezzo.h"
@@ -221,7 +221,7 @@ TEST_CASE(
     CHECK(emulation::pinned_blocks() == blocks + 1);
     CHECK(use(mib) == mib);  // still there
     CHECK(use(200 * mib) == 256 * mib);
-    CHECK(emulation::pinned_blocks() == blocks + 1);  // beyond 128 MiB it takes the place of one
+    CHECK(emulation::pinned_blocks() == blocks + 1);  // beyond 128 MiB it replaces one
     CHECK(use(3 * mib) == 256 * mib);
     CHECK(emulation::pinned_blocks() == blocks + 1);
     options.device_count = devices;

@@ -236,7 +236,7 @@ private:
     const Call call_;
     const std::uint64_t issued_;
     const bool in_graph_;
-    std::optional<std::uint64_t> number_;  // of its meeting, once it has come to it
+    std::optional<std::uint64_t> number_;  // of its rendezvous, once it has come to it
 };
 
 int refuse(Member& member, const std::string& text) {

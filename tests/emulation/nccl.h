@@ -19,7 +19,7 @@ enum class NcclFault {
 
 struct NcclOptions {
     int version = 22809;
-    int other_version = 0;        // if not 0: what every other one who asks is told
+    int other_version = 0;        // if not 0: the version that every second caller gets
     bool changing_order = false;  // sums begin with another rank in each call
     NcclFault fault = NcclFault::none;
     int fault_rank = 0;

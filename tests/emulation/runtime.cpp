@@ -1,4 +1,4 @@
-// cuda/runtime/runtime.h by the emulator: linked in place of cuda/runtime/runtime.cpp.
+// cuda/runtime/runtime.h by the emulator: linked instead of cuda/runtime/runtime.cpp.
 #include "cuda/runtime/runtime.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 #include "core/step_graph.h"
 #include "cuda/elementwise/copies.h"
 #include "cuda/runtime/capture_owner.h"
+#include "cuda/runtime/clear_error.h"
 #include "cuda/runtime/device_id.h"
 #include "cuda/runtime/devices.h"
-#include "cuda/runtime/clear_error.h"
 #include "mezzo/error.h"
 #include "tests/emulation/engine.h"
 #include "tests/emulation/streams.h"

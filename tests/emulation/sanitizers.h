@@ -1,5 +1,5 @@
 // Annotations of fibers for the sanitizers. TSan sees each fiber as a thread, and no order
-// between fibers but the edges that the kernel asked for. ASan is told of each switch of stacks.
+// between fibers but the edges that the kernel asked for. each switch of stacks is announced to ASan.
 #pragma once
 
 #if defined(__has_feature)

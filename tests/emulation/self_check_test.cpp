@@ -1,4 +1,5 @@
-// Self-checks of fast paths: when they run, what they leave unchanged, and which results the next process reads.
+// Self-checks of fast paths: when they run, what they leave unchanged, and which results the next process
+// reads.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// tools/gpu_trace.h on the emulated device: linked in place of tools/gpu_trace.cpp. A kernel's name comes
+// tools/gpu_trace.h on the emulated device: linked instead of tools/gpu_trace.cpp. A kernel's name comes
 // from the program's own symbols, because templates and unnamed namespaces are in no table of the loader's.
 #include <cstdio>
 #include <cstdlib>

@@ -201,7 +201,8 @@ inline std::vector<Line> products_and_norms() {
         OF_TWO("addmm", addmm(x[0].unsqueeze(1), stack({x[1], full_like(x[0], 1)}, 1), like(x, {3, 0.25}, {2, 1}),
                               {.beta = 0.5, .alpha = 0.125}).squeeze(1)),
         OF_TWO("baddbmm", baddbmm(x[0].reshape({-1, 1, 1}), x[1].reshape({-1, 1, 1}),
-                                  full_like(x[0], 3).reshape({-1, 1, 1}), {.beta = 0.5, .alpha = 0.125}).reshape({-1})),
+                                  full_like(x[0], 3).reshape({-1, 1, 1}), {.beta = 0.5, .alpha = 0.125})
+                              .reshape({-1})),
         OF_TWO("einsum", einsum("ni,i->n", {pairs(x), like(x, {2, -0.5}, {2})})),
         OF_ONE("outer", outer(x[0], like(x, {2.5}, {1})).squeeze(1)),
         OF_TWO("cosine_similarity", cosine_similarity(pairs(x), like(x, {1, -0.5}, {1, 2}))),
@@ -213,7 +214,8 @@ inline std::vector<Line> products_and_norms() {
         OF_TWO("normalize of p 1", normalize(pairs(x), 1).select(1, 0)),
         OF_TWO("cosine_embedding_loss",
                cosine_embedding_loss(pairs(x), like(x, {1, -0.5}, {1, 2}).expand(pairs(x).shape()),
-                                     ones({x[0].size(0)}, {.device = x[0].device()}), {.reduction = Reduction::none})),
+                                     ones({x[0].size(0)}, {.device = x[0].device()}),
+                                     {.reduction = Reduction::none})),
         OF_TWO("layer_norm", layer_norm(fours(x)).select(1, 0)),
         OF_TWO("layer_norm with weights",
                layer_norm(fours(x), like(x, {2, 1, 1, 3}, {4}), like(x, {1, 0, 0, 0}, {4})).select(1, 0)),
@@ -228,12 +230,14 @@ inline std::vector<Line> products_and_norms() {
          [](In x) {
              const Tensor key = like(x, {1, -1}, {1, 1, 2, 1}).expand({x[0].size(0), 1, 2, 1});
              const Tensor value = stack({x[1], full_like(x[0], 0.25)}, 1).reshape({-1, 1, 2, 1});
-             return scaled_dot_product_attention(x[0].reshape({-1, 1, 1, 1}), key, value, {.scale = 1}).reshape({-1});
+             return scaled_dot_product_attention(x[0].reshape({-1, 1, 1, 1}), key, value, {.scale = 1})
+                 .reshape({-1});
          }, 2, -1, 1},
         {"packed_attention",
          [](In x) { return packed_attention(packed(x), {.scale = 1}).select(1, 0).reshape({-1}); }, 2, -1, 1},
         OF_TWO("rotary_embedding",
-               rotary_embedding(pairs(x).reshape({-1, 1, 1, 2}), like(x, {0.75}, {1, 1}), like(x, {0.5}, {1, 1}))
+               rotary_embedding(pairs(x).reshape({-1, 1, 1, 2}), like(x, {0.75}, {1, 1}),
+                                like(x, {0.5}, {1, 1}))
                    .reshape({-1, 2}).select(1, 0)),
         OF_TWO("merged_linear", merged_linear(pairs(x), {like(x, {2, -0.5}, {1, 2}), like(x, {1, 3}, {1, 2})})
                                    .select(1, 0)),
@@ -262,7 +266,8 @@ inline std::vector<Line> pools_and_arrangements() {
         OF_TWO("adaptive_max_pool1d", adaptive_max_pool1d(pairs(x).unsqueeze(2), 1).reshape({-1})),
         OF_TWO("pad", pad(pairs(x), {{1, 1, 1}}, PadMode::circular).select(1, 0)),
         OF_TWO("interpolate",
-               interpolate(image(x), {1, 3}, {.mode = InterpolateMode::bilinear}).reshape({-1, 3}).select(1, 1)),
+               interpolate(image(x), {1, 3}, {.mode = InterpolateMode::bilinear})
+                   .reshape({-1, 3}).select(1, 1)),
         OF_ONE("embedding", embedding(x[0].unsqueeze(1), all_places(x)).squeeze(1)),
         OF_ONE("index_select", index_select(x[0], 0, all_places(x))),
         OF_TWO("gather", gather(pairs(x), 1, places(x, 1)).squeeze(1)),

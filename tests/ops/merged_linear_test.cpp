@@ -1,5 +1,5 @@
-// merged_linear beyond its cases in op_cases_attention.cpp: the memory layout of weights, gradients and 16-bit
-// copies, and that results do not depend on it.
+// merged_linear beyond its cases in op_cases_attention.cpp: the memory layout of weights, gradients and
+// 16-bit copies, and that results do not depend on it.
 #include <catch2/catch.hpp>
 
 #include "autograd/autocast_state.h"

@@ -1,4 +1,4 @@
-// Shared object in the place of libcublasLt.so: tests/emulation/cublaslt.cpp and lt_product.cpp, compiled
+// Shared object instead of libcublasLt.so: tests/emulation/cublaslt.cpp and lt_product.cpp, compiled
 // against NVIDIA's header, over memory and streams of the PTX machine. With MEZZO_PTX_PRODUCTS=plain it
 // refuses all epilogues, so that mezzo's kernels compute them. With MEZZO_PTX_PRODUCTS=none it has no
 // algorithm, so that mezzo's own kernel multiplies.

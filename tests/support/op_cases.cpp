@@ -168,8 +168,9 @@ const Shape pair{3, 5};
      each([](double a, double b) -> double { return value; }) __VA_OPT__(,) __VA_ARGS__}
 #define COMPARE(op, sign) \
     {#op, [](In x) { return op(half_clamped(x[0]), half_clamped(x[1])); }, {pair, pair}, \
-     each([](double a, double b) { return double(std::clamp(a, -0.5, 0.5) sign std::clamp(b, -0.5, 0.5)); }), \
-     fixed, any, "", "", false}
+     each([](double a, double b) { \
+         return double(std::clamp(a, -0.5, 0.5) sign std::clamp(b, -0.5, 0.5)); \
+     }), fixed, any, "", "", false}
 #define LOSS(op, how) \
     {#op " " #how, [](In x) { return op(x[0], x[1], {.reduction = Reduction::how}); }, {{7, 3}, {7, 3}}, nullptr, fp32, \
      unit, "", #op " " #op "_grad"}

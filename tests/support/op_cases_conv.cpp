@@ -147,7 +147,8 @@ std::vector<OpCase> gradient_cases() {
         {"conv_transpose2d 1x1 with output_padding", [](In x) { return transposed(x, {.output_padding = 1, .dilation = 2}); },
          {{2, 2, 3, 8}, {8, 1, 1, 8}}, transposed_convolution({.dilation = 2}, 1), low},
         {"conv_transpose2d with output_padding beyond its stride",
-         [](In x) { return transposed(x, {.padding = 1, .output_padding = {1, 2}, .dilation = 3}); }, {{2, 4, 3, 3}, {3, 3, 3, 5}},
+         [](In x) { return transposed(x, {.padding = 1, .output_padding = {1, 2}, .dilation = 3}); },
+         {{2, 4, 3, 3}, {3, 3, 3, 5}},
          transposed_convolution({.padding = 1, .dilation = 3}, {1, 2}), low, any, "", "", true, false},
     };
 }

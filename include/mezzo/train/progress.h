@@ -29,7 +29,7 @@ struct TrainingStatus {
 
 enum class ProgressStyle : std::uint8_t {
     automatic,  // a bar on a terminal, unless TERM is "dumb"; lines elsewhere
-    bar,        // one line, rewritten in place
+    bar,        // one line, rewritten
     lines,      // plain lines for pipes and logs
 };
 

@@ -1,5 +1,5 @@
 // Matrix products on tiles. A thread packs up to 1536 columns of op(B), which stay in its L2 cache, and
-// multiplies rows of op(A) with them. An op(A) of bfloat16 that is contiguous along k is read in place if
+// multiplies rows of op(A) with them. An op(A) of bfloat16 that is contiguous along k is read unpacked if
 // that suits the L1 cache, else packed 32 rows at a time into that cache; any other op(A) is packed once for
 // all threads. Sums have the same terms in the same order for any number of threads, unless an element has no
 // planes (TileProduct).
@@ -55,7 +55,7 @@ Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std:
     return part;
 }
 
-// Whether tiles of op(A) can be read in place: rows begin with a cache line, and no set of the L1 cache (64
+// Whether tiles of op(A) can be read unpacked: rows begin with a cache line, and no set of the L1 cache (64
 // sets of 12 lines) gets so many lines of 32 rows that they evict each other.
 bool reads_well(const Gemm& g, std::int64_t count) {
     constexpr std::int64_t line = 64, sets = 64, most = 8;

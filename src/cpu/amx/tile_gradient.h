@@ -1,4 +1,4 @@
-// Weight gradients on tiles that read windows in place.
+// Weight gradients on tiles that read windows without im2col.
 #pragma once
 
 #include "cpu/amx/tile_tables.h"

@@ -156,7 +156,7 @@ MEZZO_INLINE Finishing::Rows finish_for(const Gemm& g) {
 
 // ---- the block of sums in registers
 
-// 32 rows of op(A), packed or in place.
+// 32 rows of op(A), packed or not.
 struct Rows {
     const char* first;                      // row
     const char* second;                     // row 16
@@ -230,7 +230,7 @@ struct RowPass {
     float (*out)[1024];  // two blocks for the sums of the last range, used in turn
 };
 
-// Tiles of k [first, first + count) of 32 rows of op(A): in place, or packed into t.a_scratch.
+// Tiles of k [first, first + count) of 32 rows of op(A): unpacked, or packed into t.a_scratch.
 MEZZO_INLINE Rows rows_of_a(const TileBlock& t, const RowPass& r, std::int64_t first, std::int64_t count) {
     const Gemm& g = t.g;
     const std::int64_t k = first * tile_steps;

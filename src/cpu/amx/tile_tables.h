@@ -33,7 +33,7 @@ struct TileBlock {
     std::int64_t first, count;
     const char* a;  // panels of op(A) from row 0 and step 0 on, `a_panel` bytes each; null: packed here
     std::int64_t a_panel;
-    bool in_place;         // whole tiles of op(A) may be read in place
+    bool in_place;         // whole tiles of op(A) may be read unpacked
     char* a_scratch;       // where op(A) is packed 32 rows at a time, a_range tiles of k at once; or null
     std::int64_t a_range;  // tiles of k of op(A) that stay in the L1 cache
     const char* b;         // panels of op(B) of these columns and this range of k

@@ -1,4 +1,4 @@
-// Products of windows on tiles that read the windows in place.
+// Products of windows on tiles that read the windows without im2col.
 #pragma once
 
 #include "cpu/amx/tile_tables.h"

@@ -9,7 +9,7 @@
 namespace mezzo::cpu {
 namespace {
 
-// R windows times C vectors of columns. The windows are read in place, one pointer each.
+// R windows times C vectors of columns. The windows are read without im2col, one pointer each.
 template <int R, int C>
 void window_tile(const WindowTile& w, const float* const* lines, const float* b, float* t) {
 #pragma GCC unroll 16
@@ -134,7 +134,7 @@ template <int = 0> void pack_steps(const Operand& x, std::int64_t width, std::in
     with_slots(x.type, x.data, [&](const auto* data) { pack_steps_of(data, x.ld, width, k, dst); });
 }
 
-// R rows of packed op(A) times C vectors of windows in place.
+// R rows of packed op(A) times C vectors of unpacked windows.
 template <int R, int C> void tile_of_lines(const float* a, const float* const* const* lines,
                                            const std::int64_t* firsts, std::int64_t k, float* t,
                                            std::int64_t ldt, bool accumulate) {

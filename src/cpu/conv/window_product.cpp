@@ -1,5 +1,5 @@
 // Products of windows by gemm(): the windows are copied to a matrix (im2col), as many rows at a time as stay
-// in the cache. If the source already is this matrix, as with a kernel of one tap, it is used in place.
+// in the cache. If the source already is this matrix, as with a kernel of one tap, it is not copied.
 #include "cpu/conv/window_product.h"
 
 #include <algorithm>
@@ -174,7 +174,7 @@ bool has_matrix_units(const Gemm& g) {
            tile_product(*kernels.tiles, g.a_type, float32_matmul_precision());
 }
 
-// Kernels that multiply the windows in place, or null if gemm() is better: on tiles, and for pairs of
+// Kernels that multiply windows without im2col, or null if gemm() is better: on tiles, and for pairs of
 // channels whose number is odd.
 const WindowKernels* in_place_kernels(const WindowProduct& p) {
     if (p.result.type == float64) return nullptr;
@@ -189,7 +189,7 @@ const WindowKernels* in_place_kernels(const WindowProduct& p) {
     return p.windows.channels < 8 ? &window_kernels() : nullptr;
 }
 
-// Tiles that multiply the windows in place, or null.
+// Tiles that multiply windows without im2col, or null.
 const TileProduct* in_place_tiles(const WindowProduct& p) {
     if (p.windows.type != bfloat16) return nullptr;
     Gemm g{.m = p.windows.count(), .n = p.columns(), .k = p.windows.steps(), .trans_b = !p.transposed};

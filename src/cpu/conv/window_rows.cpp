@@ -1,5 +1,5 @@
 // Products of windows on vectors. The weight is packed once for all threads; each thread takes blocks of
-// pixels, computes the addresses of their windows and multiplies them in place. Kernels of depth 1 read
+// pixels, computes the addresses of their windows and multiplies those. Kernels of depth 1 read
 // windows of 16-bit numbers from a float32 copy of the part of the image that the block reads. Steps,
 // channels and floats of a packed weight are counted in slots of 32 bits, each of which holds `depth`
 // channels.

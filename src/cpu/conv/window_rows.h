@@ -1,4 +1,4 @@
-// Products of windows on vectors, which read the windows in place.
+// Products of windows on vectors, which read the windows without im2col.
 #pragma once
 
 #include "cpu/conv/window_product.h"

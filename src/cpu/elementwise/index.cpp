@@ -214,7 +214,7 @@ void sum_rows(const char* op, In in, std::int64_t dim, std::int64_t skip, bool a
 
 // ---- an index for every element
 
-// Elements of x as T: in place, or a converted copy.
+// Elements of x as T: x's own, or a converted copy.
 template <class T> class ElementsOf {
 public:
     explicit ElementsOf(const Tensor& x) : values_(reinterpret_cast<const T*>(x->bytes())) {

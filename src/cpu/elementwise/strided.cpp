@@ -117,7 +117,7 @@ Source::Source(const void* data, Dtype dtype, const StridedLayout& layout, Dtype
     finish();
 }
 
-// A layout of one element has no dimensions left and is dense: it is read in place.
+// A layout of one element has no dimensions left and is dense: it is read without a copy.
 void Source::finish() {
     dense_ = layout_.dense();
     direct_ = dense_ && dtype_ == as_;

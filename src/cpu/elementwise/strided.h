@@ -1,6 +1,6 @@
 // Access of kernels to tensors of any strides and dtype: in chunks that fit the L1 cache, in row-major order
-// of the result, converted to the type that the kernel computes in. A contiguous tensor of that type is used
-// in place.
+// of the result, converted to the type that the kernel computes in. A contiguous tensor of that type is read
+// without a copy.
 #pragma once
 
 #include <algorithm>
@@ -63,10 +63,10 @@ public:
     // Whether all elements are the same one in memory; value() is that element as `as`.
     bool single() const { return single_; }
     const void* value() const { return value_; }
-    // Whether elements may be read in place, any number at a time, from at().
+    // Whether elements may be read without a copy, any number at a time, from at().
     bool direct() const { return direct_; }
     const char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
-    // Elements [begin, begin + n), n <= chunk: in place or in the buffer.
+    // Elements [begin, begin + n), n <= chunk: the tensor's own or in the buffer.
     const void* read(std::int64_t begin, std::int64_t n, Chunk& buffer) const {
         return direct_ ? at(begin) : convert_to(begin, n, buffer);
     }

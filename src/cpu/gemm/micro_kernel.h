@@ -29,7 +29,7 @@ MEZZO_INLINE Vector repeat(const float* slot) {
 #endif
 }
 
-// Location of the R rows of op(A): in a packed panel, or in place, lda floats apart.
+// Location of the R rows of op(A): in a packed panel, or unpacked, lda floats apart.
 enum class RowsOfA { packed, in_place };
 
 // Prefetches the next lines.

@@ -1,4 +1,4 @@
-// Products with few rows or few columns: the larger operand is read once, in place.
+// Products with few rows or few columns: the larger operand is read once, unpacked.
 #include "cpu/gemm/skinny.h"
 
 #include <algorithm>
@@ -91,7 +91,7 @@ private:
 
 }  // namespace
 
-// For an op(A) with few rows: op(B) is read once, in place.
+// For an op(A) with few rows: op(B) is read once, unpacked.
 void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const FewRows x(kernels, rows_of_a(g, 0, 0), g.m, g.k);
     constexpr std::int64_t width = 512;  // columns at once: their sums stay in L1

@@ -1,4 +1,4 @@
-// GEMM kernels for products with few rows: the other operand is read once, in place.
+// GEMM kernels for products with few rows: the other operand is read once, unpacked.
 #pragma once
 
 #include "cpu/gemm/pack.h"

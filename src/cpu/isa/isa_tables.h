@@ -72,7 +72,7 @@ struct GemmKernels {
 
     void (*epilogue)(const Epilogue& e);
 
-    // Few rows: t[rows, width] = x[rows, k] y[k, width], y read in place; x float32, zero up to ldx.
+    // Few rows: t[rows, width] = x[rows, k] y[k, width], y unpacked; x float32, zero up to ldx.
     void (*skinny)(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y, std::int64_t width,
                    std::int64_t k, float* t, std::int64_t ldt);
     int lanes;
@@ -114,7 +114,7 @@ const GemmKernels& gemm_kernels(Isa isa);
 // Kernels of depth 2 are replaced by gemm_avx512 if an operand is not bfloat16.
 void gemm(const Gemm& g, const GemmKernels& kernels);
 
-// Whether a product has enough rows and columns for panels; else one operand is read in place.
+// Whether a product has enough rows and columns for panels; else one operand is read unpacked.
 bool worth_packing(const Gemm& g);
 
 // gemm() with these kernels, but never on tiles.

@@ -38,7 +38,7 @@ struct ChannelLayout {
 // ones do not count.
 Dtype common_dtype(std::initializer_list<Tensor> images);
 
-// The elements of an image as `dtype`, in place or through scratch memory of the calling thread. Images in
+// The elements of an image as `dtype`, directly or through scratch memory of the calling thread. Images in
 // use at the same time have different slots.
 class Elements {
 public:
@@ -59,8 +59,8 @@ private:
     bool direct_ = true;
 };
 
-// Calls body(begin, n) for pieces of [begin, end) that fit the scratch memory: for one if everything is read
-// in place.
+// Calls body(begin, n) for pieces of [begin, end) that fit the scratch memory: for one if no scratch memory
+// is needed.
 template <class F> void for_pieces(const ChannelLayout& layout, std::int64_t begin, std::int64_t end,
                                    bool direct, const F& body) {
     const std::int64_t rows = std::max<std::int64_t>(1, 4096 / layout.columns);

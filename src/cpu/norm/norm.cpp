@@ -20,7 +20,7 @@ template <class T> T* scratch(std::int64_t n, int slot) {
     return memory[slot].data();
 }
 
-// The rows of a contiguous matrix as T, in place or through scratch memory.
+// The rows of a contiguous matrix as T, directly or through scratch memory.
 template <class T> class RowsOf {
 public:
     RowsOf(const Tensor& x, std::int64_t cols, int slot)

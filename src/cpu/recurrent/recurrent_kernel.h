@@ -29,7 +29,7 @@ template <class R> struct Zeros {
     alignas(64) R values[block] = {};
 };
 
-// Elements to read, as R: in place, converted, or zeros for a null pointer.
+// Elements to read, as R: as stored, converted, or zeros for a null pointer.
 template <class T, class R> class Elements {
 public:
     explicit Elements(const void* base) : base_(static_cast<const T*>(base)) {}

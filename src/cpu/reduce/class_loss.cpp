@@ -39,7 +39,7 @@ template <class F> void for_rows(std::int64_t rows, std::int64_t classes, const 
     });
 }
 
-// A row of x as T, in place or in a thread-local buffer.
+// A row of x as T, as stored or in a thread-local buffer.
 template <class T> const T* read_row(const Tensor& x, std::int64_t row, std::int64_t classes) {
     const char* from = x->bytes() + row * classes * std::int64_t(size_of(x->dtype));
     if (x->dtype == dtype_of<T>()) return reinterpret_cast<const T*>(from);

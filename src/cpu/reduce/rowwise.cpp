@@ -27,7 +27,7 @@ template <class T> T* scratch(std::int64_t n, int slot) {
     return memory[slot].data();
 }
 
-// One line of x as contiguous T, in place if it is that already.
+// One line of x as contiguous T, without a copy if it is that already.
 template <class T> const T* read_line(const Tensor& x, const Lines& lines, std::int64_t line, int slot) {
     const std::int64_t first = line / lines.inner * lines.length * lines.inner + line % lines.inner;
     const char* base = x->bytes() + first * std::int64_t(size_of(x->dtype));

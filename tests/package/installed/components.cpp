@@ -6,7 +6,7 @@
 
 namespace mz = mezzo;
 
-// Trains a small classifier; a profile tells what core has run.
+// Trains a small classifier; a profile lists what core has run.
 bool trains() {
     mz::manual_seed(1);
     mz::nn::Sequential net{mz::nn::Linear(4, 8), mz::nn::ReLU(), mz::nn::Linear(8, 2)};
