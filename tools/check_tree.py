@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the rules of the source tree that a compiler does not: which component and which folder may
-include which, sizes, light public headers, that the build files list every source, and that a test runs every
-function of tensors over the range of the 16-bit dtypes. Prints one line per breach and exits with 1 if there
+include which, sizes, light public headers, words of comments, that the build files list every source, and that a
+test runs every function of tensors over the range of the 16-bit dtypes. Prints one line per breach and exits with 1 if there
 is any.
 
     check_tree.py            checks the rules
@@ -97,6 +97,22 @@ VENDOR_NAME = re.compile(r"cublas|\bcuda::|mezzo/cuda\.h", re.I)
 # Kernels take random streams from stream_of(), so that each replay of a captured step draws other numbers.
 OWN_STREAM = re.compile(r"\bstream\.(seed|offset)\b")
 UNWANTED = [re.compile(p) for p in (r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b", r"(?<![\w.])/(wo" r"rk|ro" r"ot|ho" r"me)/")]
+
+# Sentences of comments begin with their subject, and lines end at the formatter's limit.
+OPENING = re.compile(r"(What|Which|Who|Whom|Whose|Where|From (what|which)|That which|One that|Those (that|who)|Of (the|what|which|all))\b")
+LINE = 110
+# One word per thing, the field's. Left of the colon: words that are not used in comments.
+WORDS = {
+    "last[_ ]words": "exit reason", "step[_ ]part(y|ies)|meeting": "consensus, barrier, rendezvous",
+    "side[_ ]by[_ ]side": "flat, contiguous", "joint[_ ]linear": "merged linear", "scale[_ ]parts": "scale state",
+    "lazy[_ ]scal(e|ing)": "deferred unscaling", "waiting[_ ]gradients?": "accumulated gradient",
+    "inner[_ ]gradients?": "fused gradient", "verdicts?": "result", "proofs?|prov(e|es|en|ing)": "self-check",
+    "told|tells?": "notify, report", "kept": "saved, stored", "places?": "index, path, offset, call site",
+    "passages?": "stream hand-off", "arrivals": "readiness", "twins?": "copy, mock", "beside": "next to, as well as",
+    "gives? up": "times out, releases"}
+WORD = re.compile(r"(?<![A-Za-z_])(?:" + "|".join(WORDS) + r")(?![A-Za-z_])")
+# The exceptions, with their reasons.
+STANDARD = re.compile(r"[Ii]n[ -]place(?! of)")  # the field's word for a write to a tensor's own memory
 
 INCLUDE = re.compile(r'\s*#\s*include\s+([<"])([^>"]+)[>"]')
 
@@ -265,6 +281,33 @@ def check_words(name, text):
                 report(name, number, f"'{match.group()}' does not belong here")
 
 
+def comment_sentences(text):
+    """(line, sentence) of the // comments; comments of whole lines, one below the other, are one text."""
+    words = []
+    for number, line in enumerate(text.split("\n") + [""], 1):
+        match = re.match(r'(\s*)//+ ?(.*)', line) or re.match(r'([^"]*?\S\s+)// (.*)', line)
+        if words and (match is None or match[1].strip()):
+            yield words[0][0], " ".join(word for _, word in words)
+            words = []
+        for word in match[2].split() if match else []:
+            words.append((number, word))
+            if word.endswith((".", "?", ":")):
+                yield words[0][0], " ".join(word for _, word in words)
+                words = []
+
+
+def check_prose(name, text):
+    for number, sentence in comment_sentences(text):
+        if (match := OPENING.match(sentence)) and not sentence.endswith("?"):
+            report(name, number, f"a sentence begins with '{match.group()}'; begin with its subject")
+        if match := WORD.search(STANDARD.sub("", sentence)):
+            term = next(term for word, term in WORDS.items() if re.fullmatch(word, match.group()))
+            report(name, number, f"'{match.group()}' in a comment; the field's terms: {term}")
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > LINE and '"' not in line:
+            report(name, number, f"{len(line)} columns; the limit is {LINE}")
+
+
 def check_random_stream(name, text):
     if folder_of(name) == "cuda" and name.name != "random_stream.cuh":
         if match := OWN_STREAM.search(without_comments(text)):
@@ -423,6 +466,8 @@ def main():
             check_words(name, text)
         if name.suffix in CODE:
             check_file(name, text, figures)
+        if (name.suffix in CODE or name.name == "meson.build") and name.parts[:2] != ("tests", "reference"):
+            check_prose(name, text)
             row = component_of(name) if name.parts[0] == "include" else folder_of(name).removeprefix("src/")
             uses.setdefault(row, set()).update(used_folders(name, text))
     drawn = picture(uses)
