@@ -189,8 +189,8 @@ void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
     if (g.m > 0) gemm(g);
 }
 
-void merged_linear(In in, const kernels::JointLinear& at, Out out) {
-    kernels::run_joint_linear(in, at, out, linear);
+void merged_linear(In in, const kernels::MergedLinear& at, Out out) {
+    kernels::run_merged_linear(in, at, out, linear);
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),

@@ -11,7 +11,7 @@ namespace mezzo::kernels {
 
 // x [.., in], `parts` weights [out_i, in], and as many biases [out_i] or none -> the x weight_i^T + bias_i
 // concatenated, [.., sum of out_i].
-struct JointLinear {
+struct MergedLinear {
     static constexpr const char* name = "merged_linear";
     int parts = 1;
 };
@@ -25,7 +25,7 @@ inline Tensor columns_of(const Tensor& y, std::int64_t first, std::int64_t count
 
 // Implements the kernel by a backend's kernel of one linear layer, whose result may have gaps between its
 // rows.
-inline void run_joint_linear(In in, const JointLinear& at, Out out, Kernel<Linear>& linear) {
+inline void run_merged_linear(In in, const MergedLinear& at, Out out, Kernel<Linear>& linear) {
     const In weights = in.subspan(1, std::size_t(at.parts)), biases = in.subspan(1 + weights.size());
     const Tensor weight = as_one(weights), bias = as_one(biases);
     if (weight.defined() && bias.defined() == !biases.empty()) {

@@ -13,7 +13,7 @@ namespace mezzo {
 
 namespace {
 
-using At = kernels::JointLinear;
+using At = kernels::MergedLinear;
 
 bool biased(const Node& c, const At& at) { return c.inputs.size() > std::size_t(1 + at.parts); }
 

@@ -142,8 +142,8 @@ void linear(In in, const kernels::Linear& at, Out out) {
     gemm(g);
 }
 
-void merged_linear(In in, const kernels::JointLinear& at, Out out) {
-    kernels::run_joint_linear(in, at, out, linear);
+void merged_linear(In in, const kernels::MergedLinear& at, Out out) {
+    kernels::run_merged_linear(in, at, out, linear);
 }
 
 void linear_input_grad(In in, const kernels::LinearInputGrad& at, Out out) {

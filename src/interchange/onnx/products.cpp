@@ -44,7 +44,7 @@ Value linear(const Call& call) {
 }
 
 Value merged_linear(const Call& call) {
-    const auto parts = std::size_t(call.attributes<kernels::JointLinear>().parts);
+    const auto parts = std::size_t(call.attributes<kernels::MergedLinear>().parts);
     Values results;
     for (std::size_t i = 1; i <= parts; ++i) {
         const Value bias = call.in.size() > 1 + parts ? call.in[i + parts] : none;
