@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "autograd/report.h"
 #include "autograd/autocast_state.h"
-#include "core/step_graph.h"
+#include "autograd/report.h"
 #include "core/enumerators.h"
+#include "core/step_graph.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -52,19 +52,19 @@ ThreadAutocast& thread_autocast() {
     return t;
 }
 
-const char* policy_name(Cast cast) {
+const char* policy_name(CastPolicy cast) {
     switch (cast) {
-        case Cast::low:
+        case CastPolicy::low:
             return "low";
-        case Cast::fp32:
+        case CastPolicy::fp32:
             return "fp32";
-        case Cast::fp32_out:
+        case CastPolicy::fp32_out:
             return "fp32_out";
-        case Cast::promote:
+        case CastPolicy::promote:
             return "promote";
-        case Cast::banned:
+        case CastPolicy::banned:
             return "banned";
-        case Cast::keep:
+        case CastPolicy::keep:
             break;
     }
     return "keep";
@@ -109,23 +109,24 @@ Tensor current_copy(const Tensor& x, Dtype dtype) {
     return copy16.value;
 }
 
-Dtype widest(const Row& row, In values, Dtype low) {
+Dtype widest(const OpTraits& traits, In values, Dtype low) {
     Dtype result = low;
     for (const Tensor& x : values) {
         if (!autocast_takes(x)) continue;
         if (x.dtype() == float32) result = float32;
-        check(x.dtype() == float32 || x.dtype() == low, ErrorKind::dtype, row.name, ": a ", x.dtype(),
+        check(x.dtype() == float32 || x.dtype() == low, ErrorKind::dtype, traits.name, ": a ", x.dtype(),
               " input inside an Autocast scope of ", low, "; convert it with to()");
     }
     return result;
 }
 
-void refuse_banned(const Row& row, In values) {
+void refuse_banned(const OpTraits& traits, In values) {
     for (const Tensor& x : values)
-        check(!autocast_takes(x) || (x.dtype() == float32 && !x->from_cast), ErrorKind::dtype, row.name,
+        check(!autocast_takes(x) || (x.dtype() == float32 && !x->from_cast), ErrorKind::dtype, traits.name,
               ": unsafe inside an Autocast scope, because its gradient can leave the range of a 16-bit "
               "input; use ",
-              row.name, "_with_logits on the values before the sigmoid, or close the scope and pass float32");
+              traits.name,
+              "_with_logits on the values before the sigmoid, or close the scope and pass float32");
 }
 
 }  // namespace
@@ -168,62 +169,63 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
     return entry.value;
 }
 
-Dtype autocast_dtype(Cast cast, const Tensor& x) {
+Dtype autocast_dtype(CastPolicy cast, const Tensor& x) {
     if (!autocast_takes(x)) return x.dtype();
-    if (cast == Cast::low) return autocast_state().dtype[int(x.device().type())];
-    return cast == Cast::fp32 ? float32 : x.dtype();
+    if (cast == CastPolicy::low) return autocast_state().dtype[int(x.device().type())];
+    return cast == CastPolicy::fp32 ? float32 : x.dtype();
 }
 
 namespace {
 
-void apply_policy(const Row& row, std::span<Tensor> values, std::optional<Dtype>& asked) {
-    switch (row.cast) {
-        case Cast::keep:
+void apply_policy(const OpTraits& traits, std::span<Tensor> values, std::optional<Dtype>& requested) {
+    switch (traits.cast) {
+        case CastPolicy::keep:
             return;
-        case Cast::low:
+        case CastPolicy::low:
             for (Tensor& x : values)
                 if (autocast_takes(x)) x = cached_cast(x, autocast_state().dtype[int(x.device().type())]);
             return;
-        case Cast::fp32:
+        case CastPolicy::fp32:
             for (Tensor& x : values)
                 if (autocast_takes(x) && x.dtype() != float32) x = convert(x, float32);
             return;
-        case Cast::fp32_out:
-            if (!values.empty() && autocast_takes(values[0]) && !asked) asked = float32;
+        case CastPolicy::fp32_out:
+            if (!values.empty() && autocast_takes(values[0]) && !requested) requested = float32;
             return;
-        case Cast::promote: {
+        case CastPolicy::promote: {
             Dtype low = float32;
             for (const Tensor& x : values)
                 if (autocast_takes(x)) low = autocast_state().dtype[int(x.device().type())];
-            const Dtype to = widest(row, values, low);
+            const Dtype to = widest(traits, values, low);
             for (Tensor& x : values)
                 if (autocast_takes(x)) x = cached_cast(x, to);
             return;
         }
-        case Cast::banned:
-            refuse_banned(row, values);
+        case CastPolicy::banned:
+            refuse_banned(traits, values);
             return;
     }
 }
 
 }  // namespace
 
-CastWork autocast_inputs(const Row& row, Tensors& values, std::optional<Dtype>& asked) {
+CastWork autocast_inputs(const OpTraits& traits, Tensors& values, std::optional<Dtype>& requested) {
     const AutocastCounters& counters = thread_autocast().counters;
     const std::uint64_t casts = counters.casts, bytes = counters.cast_bytes;
-    apply_policy(row, std::span(values).first(std::min<std::size_t>(row.cast_inputs, values.size())), asked);
+    apply_policy(traits, std::span(values).first(std::min<std::size_t>(traits.cast_inputs, values.size())),
+                 requested);
     return {counters.casts - casts, counters.cast_bytes - bytes};
 }
 
-void report_call(const Row& row, const Tensors& values, Dtype result, const CastWork& work) {
+void report_call(const OpTraits& traits, const Tensors& values, Dtype result, const CastWork& work) {
     ThreadAutocast& t = thread_autocast();
     if (!t.reporting || values.empty()) return;
     const Dtype computed = values[0].dtype();
     amp::AutocastReportLine* line = nullptr;
     for (auto& l : t.report)
-        if (l.op == row.name && l.computed == computed && l.result == result) line = &l;
+        if (l.op == traits.name && l.computed == computed && l.result == result) line = &l;
     if (!line) {
-        t.report.push_back({row.name, policy_name(row.cast), computed, result, 0, 0, 0});
+        t.report.push_back({traits.name, policy_name(traits.cast), computed, result, 0, 0, 0});
         line = &t.report.back();
     }
     ++line->calls;

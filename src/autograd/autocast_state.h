@@ -2,7 +2,7 @@
 // restore it around their backward.
 #pragma once
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/internal.h"
 
 namespace mezzo {
@@ -57,9 +57,10 @@ Tensor cached_cast(const Tensor& x, Dtype dtype);
 struct CastWork {
     std::uint64_t tensors = 0, bytes = 0;
 };
-// Applies the row's policy to the inputs of an op. Converted values have no history. fp32_out sets `asked`,
-// unless it is set already. Throws Error(dtype) for inputs that the policy `banned` or `promote` refuses.
-CastWork autocast_inputs(const Row& row, Tensors& values, std::optional<Dtype>& asked);
+// Applies the op's policy to the inputs of an op. Converted values have no history. fp32_out sets
+// `requested`, unless it is set already. Throws Error(dtype) for inputs that the policy `banned` or `promote`
+// refuses.
+CastWork autocast_inputs(const OpTraits& traits, Tensors& values, std::optional<Dtype>& requested);
 
 // Casts made by autocast on this thread, and entries in its cache: for tests and the report.
 struct AutocastCounters {

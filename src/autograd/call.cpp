@@ -14,23 +14,23 @@ namespace mezzo {
 
 namespace {
 
-Device common_device(const Row& row, const Tensors& values) {
+Device common_device(const OpTraits& traits, const Tensors& values) {
     const Tensor* first = nullptr;
     for (const Tensor& x : values) {
         if (!x.defined()) continue;
         if (!first) first = &x;
-        check(x.device() == first->device(), ErrorKind::device, row.name, ": inputs are on ", first->device(),
-              " and ", x.device(), "; move one with to()");
+        check(x.device() == first->device(), ErrorKind::device, traits.name, ": inputs are on ",
+              first->device(), " and ", x.device(), "; move one with to()");
     }
     return first ? first->device() : cpu_device;
 }
 
-void require_one_dtype(const Row& row, const Tensors& values) {
+void require_one_dtype(const OpTraits& traits, const Tensors& values) {
     const Tensor* first = nullptr;
     for (const Tensor& x : values) {
         if (!x.defined() || !is_floating(x.dtype())) continue;
         if (!first) first = &x;
-        check(x.dtype() == first->dtype(), ErrorKind::dtype, row.name, ": inputs are ", first->dtype(),
+        check(x.dtype() == first->dtype(), ErrorKind::dtype, traits.name, ": inputs are ", first->dtype(),
               " and ", x.dtype(),
               "; convert one with to(), or open an Autocast scope (which leaves float64 alone)");
     }
@@ -38,41 +38,42 @@ void require_one_dtype(const Row& row, const Tensors& values) {
 
 // Converts the values to what the kernel accepts: floating and contiguous inputs where it needs them, and one
 // floating dtype unless it takes several.
-void prepare(const Row& row, Tensors& values) {
-    if (row.integers_to_real || !row.strided) {
+void prepare(const OpTraits& traits, Tensors& values) {
+    if (traits.integers_to_real || !traits.strided) {
         NoGrad plain;
         for (Tensor& x : values) {
             if (!x.defined()) continue;
-            if (row.integers_to_real && !is_floating(x.dtype())) x = cast(x, real_dtype(values));
-            if (!row.strided && !x.is_contiguous()) x = x.contiguous();
+            if (traits.integers_to_real && !is_floating(x.dtype())) x = cast(x, real_dtype(values));
+            if (!traits.strided && !x.is_contiguous()) x = x.contiguous();
         }
     }
-    if (!row.mixed) require_one_dtype(row, values);
+    if (!traits.mixed) require_one_dtype(traits, values);
 }
 
-Dtype result_dtype(const Row& row, const Tensors& values, std::optional<Dtype> asked) {
-    if (row.result == Result::flags) return boolean;
-    if (row.result == Result::indices) return int64;
-    if (asked) return *asked;
-    assert(row.result != Result::asked && "the op's result has the dtype that call() is given");
+Dtype result_dtype(const OpTraits& traits, const Tensors& values, std::optional<Dtype> requested) {
+    if (traits.result == ResultDtype::flags) return boolean;
+    if (traits.result == ResultDtype::indices) return int64;
+    if (requested) return *requested;
+    assert(traits.result != ResultDtype::requested && "the op's result has the dtype that call() is given");
     Dtype dtype = values[0].dtype();
-    if (row.result == Result::promoted)
+    if (traits.result == ResultDtype::promoted)
         for (const Tensor& x : values)
             if (x.defined()) dtype = promote(dtype, x.dtype());
-    return row.integers_to_real && !is_floating(dtype) ? float32 : dtype;
+    return traits.integers_to_real && !is_floating(dtype) ? float32 : dtype;
 }
 
 // The dtype of result i; `first` is the dtype of the first result.
-Dtype own_dtype(const Row& row, std::size_t i, Dtype first) {
-    if (row.bits != 0 && i == row.bits) return uint8;
-    return row.statistics != 0 && i >= row.statistics && first != float64 ? float32 : first;
+Dtype own_dtype(const OpTraits& traits, std::size_t i, Dtype first) {
+    if (traits.bits_result != 0 && i == traits.bits_result) return uint8;
+    return traits.first_float32_result != 0 && i >= traits.first_float32_result && first != float64 ? float32
+                                                                                                    : first;
 }
 
-// Whether a kernel shall also write its first result in 16 bit (Row::copy16). It does inside an Autocast
-// scope, where otherwise each matrix product that reads the result would convert it.
-bool copies_result(const Row& row, Dtype dtype, Device device) {
+// Whether a kernel shall also write its first result in 16 bit (OpTraits::writes_copy16). It does inside an
+// Autocast scope, where otherwise each matrix product that reads the result would convert it.
+bool copies_result(const OpTraits& traits, Dtype dtype, Device device) {
     const AutocastState& state = autocast_state();
-    return row.copy16 && dtype == float32 && state.cache && state.enabled[int(device.type())];
+    return traits.writes_copy16 && dtype == float32 && state.cache && state.enabled[int(device.type())];
 }
 
 // Removes the 16-bit copy, which is the last result, from the list and attaches it to the first result.
@@ -83,42 +84,43 @@ void keep_copy(Tensors& results) {
     results.pop_back();
 }
 
-bool any_tracked(In given) {
-    for (const Tensor& x : given)
+bool any_tracked(In inputs) {
+    for (const Tensor& x : inputs)
         if (tracked(x)) return true;
     return false;
 }
 
 // Runs the decomposition instead of a kernel. Autocast has been applied already, without history, so the
 // values that it converted get their history here.
-Tensors run_decomposition(const Row& row, In given, Tensors& values, const void* at,
-                          std::optional<Dtype> asked) {
+Tensors run_decomposition(const AnyOp& op, In inputs, Tensors& values, const void* attributes,
+                          std::optional<Dtype> requested) {
     NoAutocast plain;
     for (std::size_t i = 0; i < values.size(); ++i)
-        if (tracked(given[i]) && values[i].impl() != given[i].impl() && grad_enabled())
-            values[i] = reattach(values[i], edge_of(given[i]), given[i].dtype());
-    const Dtype dtype = result_dtype(row, values, asked);
-    Tensors results = decomposed(row, values, at);
-    for (std::size_t i = 0; i < results.size(); ++i) results[i] = cast(results[i], own_dtype(row, i, dtype));
+        if (tracked(inputs[i]) && values[i].impl() != inputs[i].impl() && grad_enabled())
+            values[i] = reattach(values[i], edge_of(inputs[i]), inputs[i].dtype());
+    const Dtype dtype = result_dtype(op.traits(), values, requested);
+    Tensors results = decomposed(op, values, attributes);
+    for (std::size_t i = 0; i < results.size(); ++i)
+        results[i] = cast(results[i], own_dtype(op.traits(), i, dtype));
     return results;
 }
 
 // Saves the values and results that the gradient reads. Moves from `values` if all of them are saved.
-void save_for_gradient(Node& node, const Row& row, Tensors& values, Out results) {
-    if (row.save & save_inputs) {
+void save_for_gradient(Node& node, const OpTraits& traits, Tensors& values, Out results) {
+    if (traits.saves & save_inputs) {
         node.saved_inputs.swap(values);
     } else {
         for (const auto& [bit, i] : {std::pair(save_first, 0u), std::pair(save_second, 1u)}) {
-            if (!(row.save & bit)) continue;
+            if (!(traits.saves & bit)) continue;
             node.saved_inputs.resize(std::max<std::size_t>(node.saved_inputs.size(), i + 1));
             node.saved_inputs[i] = std::move(values[i]);
         }
     }
-    if (row.save & (save_outputs | save_statistics)) {
+    if (traits.saves & (save_outputs | save_statistics)) {
         node.saved_outputs.reserve(results.size());
         for (const Tensor& y : results) node.saved_outputs.push_back(alias(y));
     }
-    if (!(row.save & save_outputs) && !node.saved_outputs.empty()) node.saved_outputs[0] = Tensor();
+    if (!(traits.saves & save_outputs) && !node.saved_outputs.empty()) node.saved_outputs[0] = Tensor();
     node.note_versions();
 }
 
@@ -154,11 +156,11 @@ bool& prefer_decomposition() {
     return on;
 }
 
-Tensors decomposed(const Row& row, const Tensors& values, const void* at) {
+Tensors decomposed(const AnyOp& op, const Tensors& values, const void* attributes) {
     Tensors wide;
     wide.reserve(values.size());
     for (const Tensor& x : values) wide.push_back(x.defined() && is_16bit(x.dtype()) ? cast(x, float32) : x);
-    return row.decomposition(wide, at);
+    return op.decompose(wide, attributes);
 }
 
 Dtype real_dtype(In values) {
@@ -180,15 +182,15 @@ Edge edge_of(const Tensor& x) {
     return edge;
 }
 
-Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results) {
+Ref<Node> record(const AnyOp& op, In inputs, const AttributesRef& attributes, Out results) {
     Ref<Node> node = new_node();
-    node->row = &row;
-    node->at.set(at);
-    node->edges.reserve(given.size());
-    node->inputs.reserve(given.size());
+    node->op = &op;
+    node->attributes.set(attributes);
+    node->edges.reserve(inputs.size());
+    node->inputs.reserve(inputs.size());
     node->outputs.reserve(results.size());
-    for (const Tensor& x : given)
-        node->connect(edge_of(x), x.defined() ? Meta{x.shape(), x.dtype(), x.device()} : Meta{});
+    for (const Tensor& x : inputs)
+        node->connect(edge_of(x), x.defined() ? TensorMeta{x.shape(), x.dtype(), x.device()} : TensorMeta{});
     for (std::size_t i = 0; i < results.size(); ++i) {
         node->outputs.push_back({results[i].shape(), results[i].dtype(), results[i].device()});
         if (!is_floating(results[i].dtype())) continue;  // such as labels that a checkpoint passes on
@@ -204,86 +206,89 @@ namespace {
 
 // Runs an op and appends its results to an empty list. Returns false if the ops of its decomposition have run
 // instead.
-bool run_op(Tensors& results, const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
-            std::optional<Dtype> asked) {
-    const Row& row = op.row();
-    assert(at.type == row.attributes && "an op is called with attributes of its own struct");
-    Workspace workspace;
-    Tensors& values = workspace.list;
-    values.assign(given.begin(), given.end());
+bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& attributes,
+            std::span<const Shape> shapes, std::optional<Dtype> requested) {
+    const OpTraits& traits = op.traits();
+    assert(attributes.type == &op.attributes() && "an op is called with attributes of its own struct");
+    Workspace scratch;
+    Tensors& values = scratch.list;
+    values.assign(inputs.begin(), inputs.end());
     const bool autocast = autocast_open();
     CastWork work;
-    if (autocast) work = autocast_inputs(row, values, asked);
-    const Device device = common_device(row, values);
+    if (autocast) work = autocast_inputs(traits, values, requested);
+    const Device device = common_device(traits, values);
     AnyKernel* const kernel = op.kernel(device.type());
-    if (row.decomposition && (!kernel || prefer_decomposition())) {
-        results = run_decomposition(row, given, values, at.value, asked);
+    if (op.has_decomposition() && (!kernel || prefer_decomposition())) {
+        results = run_decomposition(op, inputs, values, attributes.value, requested);
         return false;
     }
-    prepare(row, values);
-    const Dtype dtype = result_dtype(row, values, asked);
-    if (autocast) report_call(row, values, dtype, work);
-    const bool copies = autocast && kernel && copies_result(row, dtype, device);
+    prepare(traits, values);
+    const Dtype dtype = result_dtype(traits, values, requested);
+    if (autocast) report_call(traits, values, dtype, work);
+    const bool copies = autocast && kernel && copies_result(traits, dtype, device);
     for (const Shape& shape : shapes)
-        results.push_back(empty(shape, {.dtype = own_dtype(row, results.size(), dtype), .device = device}));
+        results.push_back(
+            empty(shape, {.dtype = own_dtype(traits, results.size(), dtype), .device = device}));
     if (copies)
         results.push_back(
             empty(shapes[0], {.dtype = autocast_state().dtype[int(device.type())], .device = device}));
     if (kernel)
-        kernel(values, at.value, results);
+        kernel(values, attributes.value, results);
     else
-        run_on_cpu(row.name, op.kernels(), values, at.value, results);
+        run_on_cpu(traits.name, op.kernels(), values, attributes.value, results);
     if (copies) keep_copy(results);
-    if (row.differentiable && grad_enabled() && any_tracked(given) && is_floating(dtype))
-        save_for_gradient(*record(row, given, at, results), row, values, results);
+    if (traits.differentiable && grad_enabled() && any_tracked(inputs) && is_floating(dtype))
+        save_for_gradient(*record(op, inputs, attributes, results), traits, values, results);
     return true;
 }
 
 // A function of its own, because its local objects for the observers would cost call_into() registers and a
 // stack frame in every call.
-[[gnu::noinline]] void run_watched(Tensors& results, const Op& op, In given, const AttributesRef& at,
-                                   std::span<const Shape> shapes, std::optional<Dtype> asked) {
+[[gnu::noinline]] void run_watched(Tensors& results, const AnyOp& op, In inputs,
+                                   const AttributesRef& attributes, std::span<const Shape> shapes,
+                                   std::optional<Dtype> requested) {
     const auto run = [&] {
-        const WatchedOp scope(op.row(), given, results);
-        return run_op(results, op, given, at, shapes, asked);
+        const WatchedOp scope(op, inputs, results);
+        return run_op(results, op, inputs, attributes, shapes, requested);
     };
-    if (run()) tell_called(op.row(), given, at.value, results);
+    if (run()) tell_called(op, inputs, attributes.value, results);
 }
 
-void call_into(Tensors& results, const Op& op, In given, const AttributesRef& at,
-               std::span<const Shape> shapes, std::optional<Dtype> asked) {
+void call_into(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& attributes,
+               std::span<const Shape> shapes, std::optional<Dtype> requested) {
     if (Observers::first == nullptr) [[likely]]
-        run_op(results, op, given, at, shapes, asked);
+        run_op(results, op, inputs, attributes, shapes, requested);
     else
-        run_watched(results, op, given, at, shapes, asked);
+        run_watched(results, op, inputs, attributes, shapes, requested);
 }
 
 }  // namespace
 
-Tensors call(const Op& op, In given, const AttributesRef& at, std::span<const Shape> shapes,
-             std::optional<Dtype> asked) {
+Tensors call(const AnyOp& op, In inputs, const AttributesRef& attributes, std::span<const Shape> shapes,
+             std::optional<Dtype> requested) {
     Tensors results;
     results.reserve(shapes.size() + 1);  // and perhaps a copy in 16 bit, for a moment
-    call_into(results, op, given, at, shapes, asked);
+    call_into(results, op, inputs, attributes, shapes, requested);
     return results;
 }
 
-Tensor call_one(const Op& op, In given, const AttributesRef& at, const Shape& shape,
+Tensor call_one(const AnyOp& op, In inputs, const AttributesRef& attributes, const Shape& shape,
                 std::optional<Dtype> dtype) {
     Workspace results;
-    call_into(results.list, op, given, at, std::span<const Shape>(&shape, 1), dtype);
+    call_into(results.list, op, inputs, attributes, std::span<const Shape>(&shape, 1), dtype);
     return std::move(results.list[0]);
 }
 
-Tensor record_view(const Op& op, const Tensor& given, const AttributesRef& at, Tensor view) {
-    const Row& row = op.row();
-    Observers::notify([&](OpObserver& one) { one.computed(row, In(&given, 1), at.value, In(&view, 1)); });
-    if (!grad_enabled() || !tracked(given) || !is_floating(view.dtype())) return view;
+Tensor record_view(const AnyOp& op, const Tensor& inputs, const AttributesRef& attributes, Tensor view) {
+    const OpTraits& traits = op.traits();
+    Observers::notify(
+        [&](OpObserver& one) { one.computed(op, In(&inputs, 1), attributes.value, In(&view, 1)); });
+    if (!grad_enabled() || !tracked(inputs) || !is_floating(view.dtype())) return view;
     Workspace values;
-    if (row.save != save_none) values.list.push_back(given);
+    if (traits.saves != save_none) values.list.push_back(inputs);
     const Out results(&view, 1);
-    save_for_gradient(*record(row, In(&given, 1), at, results), row, values.list, results);
-    Observers::notify([&](OpObserver& one) { one.viewed(given, view); });
+    save_for_gradient(*record(op, In(&inputs, 1), attributes, results), traits, values.list, results);
+    Observers::notify([&](OpObserver& one) { one.viewed(inputs, view); });
     return view;
 }
 

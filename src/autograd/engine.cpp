@@ -31,11 +31,11 @@ private:
 // The gradient of input i in the input's shape and dtype. Broadcasting and autocast's conversions are undone
 // here, once.
 Tensor reduce_to_input(const Node& node, int i, Tensor gradient) {
-    const Meta& input = node.inputs[std::size_t(i)];
+    const TensorMeta& input = node.inputs[std::size_t(i)];
     if (!(gradient.shape() == input.shape)) gradient = sum_to(gradient, input.shape);
     if (gradient.dtype() != input.dtype) gradient = cast(gradient, input.dtype);
-    check(gradient.device() == input.device, ErrorKind::device, node.row->name, ": the gradient of input ", i,
-          " is on ", gradient.device(), ", the input on ", input.device);
+    check(gradient.device() == input.device, ErrorKind::device, node.op->name(), ": the gradient of input ",
+          i, " is on ", gradient.device(), ", the input on ", input.device);
     return gradient;
 }
 
@@ -76,7 +76,7 @@ ReadyQueue::Entry& ReadyQueue::operator[](const Ref<Node>& node) {
         entry.gradients = std::move(spare_.back());
         spare_.pop_back();
     }
-    entry.gradients.resize(node->outputs.size() + node->row->fused_gradients);
+    entry.gradients.resize(node->outputs.size() + node->op->traits().fused_gradients);
     if (recent_.size() == most_recent && !is_older(node->sequence)) {
         older_.emplace_hint(older_.end(), recent_.front().node->sequence, std::move(recent_.front()));
         recent_.erase(recent_.begin());
@@ -169,7 +169,7 @@ void Engine::visit(Node& node, Tensors& gradients) {
         targets_->collect(node, gradients);
         if (!parent_ && !targets_->leads_to_target(node)) return;
     }
-    check(!node.released, ErrorKind::state, node.row->name,
+    check(!node.released, ErrorKind::state, node.op->name(),
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
     if (node.scales != 0) add_scale(node.scales);
@@ -193,10 +193,10 @@ Tensors Engine::gradients_of_inputs(const Node& node, const Tensors& gradients) 
     if (node.extra && node.extra->function) {
         result = node.extra->function->backward(node, gradients);
     } else {
-        result = node.row->vjp ? node.row->vjp(node, gradients)
-                               : through_decomposition(node, gradients, create_graph_);
+        result = node.op->has_vjp() ? node.op->vjp(node, gradients)
+                                    : through_decomposition(node, gradients, create_graph_);
     }
-    check(result.size() <= node.edges.size(), ErrorKind::state, node.row->name, ": its gradient has ",
+    check(result.size() <= node.edges.size(), ErrorKind::state, node.op->name(), ": its gradient has ",
           result.size(), " results for ", node.edges.size(), " inputs");
     return result;
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "autograd/observer.h"
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/scale_state.h"
 
 namespace mezzo {
@@ -25,8 +25,9 @@ class ReadyQueue {
 public:
     struct Entry {
         Ref<Node> node = {};
-        Tensors gradients = {};  // of the node's results, then of its inner values (Row)
-        ScaleState scaled = 0;   // scale state of the gradients
+        Tensors gradients =
+            {};                 // of the node's results, then of its inner values (OpTraits::fused_gradients)
+        ScaleState scaled = 0;  // scale state of the gradients
     };
     bool empty() const { return newest() == 0; }
     std::uint64_t newest() const;   // sequence number of the next node; 0: the queue is empty

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "autograd/row.h"
 #include "autograd/autocast_state.h"
+#include "autograd/op.h"
 #include "core/internal.h"
 #include "mezzo/autograd.h"
 
@@ -22,7 +22,7 @@ Tensor run_hooks(const Hooks& hooks, std::uint32_t output, Tensor gradient);
 // The hooks of a leaf, or null.
 Hooks* leaf_hooks(const Tensor& leaf);
 
-// Replaces a row's vjp for one node.
+// Replaces an op's vjp for one node.
 struct NodeFunction {
     virtual ~NodeFunction() = default;
     virtual Tensors backward(const Node& node, const Tensors& g) = 0;
@@ -49,18 +49,18 @@ Edge edge_of(const Tensor& x);
 
 // Runs an op's decomposition on the values. 16-bit values are converted to float32 first, because kernels
 // compute with them in float32, too.
-MEZZO_INTERNAL Tensors decomposed(const Row& row, const Tensors& values, const void* at);
+MEZZO_INTERNAL Tensors decomposed(const AnyOp& op, const Tensors& values, const void* at);
 
 // The gradient of an op without a vjp: runs its decomposition again, recorded, and differentiates that.
 Tensors through_decomposition(const Node& node, const Tensors& g, bool create_graph);
 
-// The dtype in which an op with Row::integers_to_real computes those of these inputs that are integral.
+// The dtype in which an op with OpTraits::integers_to_real computes those of these inputs that are integral.
 MEZZO_INTERNAL Dtype real_dtype(In values);
 
 // A node without inputs and results, newer than all others.
 Ref<Node> new_node();
 
 // Makes the node of the results, with edges to `given`. The results must be new tensors without history.
-Ref<Node> record(const Row& row, In given, const AttributesRef& at, Out results);
+Ref<Node> record(const AnyOp& op, In given, const AttributesRef& at, Out results);
 
 }  // namespace mezzo

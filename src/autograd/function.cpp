@@ -7,8 +7,8 @@ namespace mezzo {
 
 namespace {
 
-const OpOf<NoAttributes> function_op{{.name = "function", .save = save_none}};
-const OpOf<NoAttributes> checkpoint_op{{.name = "checkpoint", .save = save_none}};
+const Op<NoAttributes> function_op{{.name = "function", .saves = save_none}};
+const Op<NoAttributes> checkpoint_op{{.name = "checkpoint", .saves = save_none}};
 
 bool any_tracked(const Tensors& tensors) {
     for (const Tensor& x : tensors)
@@ -137,7 +137,7 @@ struct Checkpoint final : NodeFunction {
               node.outputs.size(), " tensors in the forward pass and ", y.size(),
               " when backward ran it again; it must do the same both times");
         for (std::size_t j = 0; j < y.size(); ++j) {
-            const Meta& first = node.outputs[j];
+            const TensorMeta& first = node.outputs[j];
             check(y[j].defined(), ErrorKind::state, "checkpoint: result ", j,
                   " of the segment is undefined when backward runs it again");
             check(y[j].shape() == first.shape && y[j].dtype() == first.dtype && y[j].device() == first.device,
@@ -220,7 +220,7 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
         check(y.defined(), ErrorKind::state, options.name, ": forward returned an undefined tensor");
         results.push_back(alias(y));
     }
-    const Ref<Node> node = record(function_op.row(), inputs, {}, results);
+    const Ref<Node> node = record(function_op, inputs, {}, results);
     auto function =
         std::make_unique<UserFunction>(options.name, std::move(context), std::move(backward), state);
     for (std::size_t s = 0; s < function->context.saved.size(); ++s)
@@ -249,7 +249,7 @@ Tensors checkpoint(Segment function, const Tensors& inputs) {
         check(y.defined(), ErrorKind::state, "checkpoint: the segment returned an undefined tensor");
         results.push_back(alias_with_copy(y));
     }
-    const Ref<Node> node = record(checkpoint_op.row(), inputs, {}, results);
+    const Ref<Node> node = record(checkpoint_op, inputs, {}, results);
     extra_of(*node).function = std::move(segment);
     return results;
 }

@@ -70,7 +70,7 @@ void Node::send_inner(int i, const Tensors& gradients) const {
 }
 
 void Engine::send_inner(const Ref<Node>& node, const Tensors& gradients) {
-    assert(gradients.size() <= node->row->fused_gradients);
+    assert(gradients.size() <= node->op->traits().fused_gradients);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         if (!gradients[i].defined()) continue;
         Observers::notify([&](OpObserver& one) { one.fused_gradient(*node, gradients[i]); });

@@ -13,18 +13,18 @@ namespace {
 std::atomic<std::uint64_t> next_sequence{1};
 
 // The identity node of reattach(). The engine converts the gradient to the edge's dtype.
-const OpOf<NoAttributes> reattach_op{{
-    .name = "reattach",
-    .save = save_none,
-    .vjp = [](const Node&, const Tensors& g) -> Tensors { return {g[0]}; },
-}};
+const Op<NoAttributes> reattach_op{{.name = "reattach", .saves = save_none},
+                                   [](const Node&, const Tensors& g) -> Tensors { return {g[0]}; }};
 
-const Op* op_list = nullptr;
+const AnyOp* op_list = nullptr;
 
 }  // namespace
 
-Op::Op(const Row& row) : row_(row), kernels_(*row.kernel), next_(op_list) { op_list = this; }
-const Op* Op::first() { return op_list; }
+AnyOp::AnyOp(const OpTraits& traits, const AttributesType& attributes, const KernelId& kernel)
+    : traits_(traits), attributes_(&attributes), kernels_(kernel), next_(op_list) {
+    op_list = this;
+}
+const AnyOp* AnyOp::first() { return op_list; }
 
 Node::Node() = default;
 Node::~Node() { delete extra; }
@@ -36,7 +36,7 @@ using FreeNodes = FreeList<Node, &Node::next_disposed>;
 
 // Drops all references that a node holds.
 void clear(Node& node) noexcept {
-    node.at.set({});
+    node.attributes.set({});
     node.edges.clear();
     node.inputs.clear();
     node.outputs.clear();
@@ -93,14 +93,14 @@ void Node::note_versions() {
 }
 
 void Node::require_kept(bool input, int i) const {
-    check(!released, ErrorKind::state, row->name,
+    check(!released, ErrorKind::state, op->name(),
           ": backward has already freed this part of the graph; pass retain_graph = true to the first "
           "backward");
     const Tensors& kept = input ? saved_inputs : saved_outputs;
     assert(std::size_t(i) < kept.size() && kept[std::size_t(i)].defined() &&
-           "the row's save column does not name what its gradient reads");
+           "the op's saves does not name what its gradient reads");
     const std::size_t at_index = input ? std::size_t(i) : saved_inputs.size() + std::size_t(i);
-    check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, row->name, ": its ",
+    check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, op->name(), ": its ",
           input ? "input " : "result ", i,
           " was changed in place after the forward pass, and the gradient needs the old value; change a "
           "clone()");
@@ -127,7 +127,7 @@ Tensor Node::out(int i) const {
     return y;
 }
 
-void Node::connect(Edge edge, const Meta& input) {
+void Node::connect(Edge edge, const TensorMeta& input) {
     if (edge.node) edge.node->consumers.fetch_add(1, std::memory_order_relaxed);
     edges.push_back(std::move(edge));
     inputs.push_back(input);
@@ -135,7 +135,7 @@ void Node::connect(Edge edge, const Meta& input) {
 
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype) {
     const Tensor y = alias(value);
-    const Ref<Node> node = record(reattach_op.row(), {}, {}, Out(&y, 1));
+    const Ref<Node> node = record(reattach_op, {}, {}, Out(&y, 1));
     node->connect(edge, {value.shape(), edge_dtype, value.device()});
     return y;
 }

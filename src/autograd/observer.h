@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/gradient_hook.h"
 #include "core/internal.h"
 

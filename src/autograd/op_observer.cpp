@@ -15,11 +15,11 @@ OpObserver::~OpObserver() {
         }
 }
 
-void tell_called(const Row& row, In given, const void* at, In results) {
+void tell_called(const AnyOp& op, In given, const void* at, In results) {
     if (running_backward() != nullptr && !recomputing()) return;
     Observers::notify([&](OpObserver& one) {
-        one.called(row, given, results);
-        one.computed(row, given, at, results);
+        one.called(op, given, results);
+        one.computed(op, given, at, results);
     });
 }
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/internal.h"
 
 namespace mezzo {
@@ -24,13 +24,13 @@ public:
     OpObserver& operator=(const OpObserver&) = delete;
 
     // An op has run, and has been recorded. In a backward only called for ops that a checkpoint runs again.
-    virtual void called(const Row& row, In given, In results) = 0;
+    virtual void called(const AnyOp& op, In given, In results) = 0;
     // A view has been recorded.
     virtual void viewed(const Tensor& given, const Tensor& view) = 0;
-    // An op or a view has been computed, with attributes `at` of the row's own struct. Also called if nothing
+    // An op or a view has been computed, with attributes `at` of the op's own struct. Also called if nothing
     // is recorded: under NoGrad, and for integers. An op that another op runs inside of itself is reported
     // before that one.
-    virtual void computed(const Row&, In /*given*/, const void* /*at*/, In /*results*/) {}
+    virtual void computed(const AnyOp&, In /*given*/, const void* /*at*/, In /*results*/) {}
     // Elements of a tensor have been written in place.
     virtual void wrote(const Tensor&) {}
     virtual void backward_begins(const Tensors& outputs) = 0;
@@ -48,9 +48,9 @@ public:
     // op), visited nodes, and ranges of insight::RecordFunction. They nest, and each that has begun ends,
     // also if it throws. An observer that is constructed in between gets the ends of ranges that began before
     // it. None of these may throw.
-    virtual void op_begins(const Row&, In /*given*/) noexcept {}
+    virtual void op_begins(const AnyOp&, In /*given*/) noexcept {}
     // An op that has thrown may have no results here, or results without values.
-    virtual void op_ends(const Row&, In /*given*/, In /*results*/) noexcept {}
+    virtual void op_ends(const AnyOp&, In /*given*/, In /*results*/) noexcept {}
     virtual void node_begins(const Node&) noexcept {}
     virtual void node_ends() noexcept {}
     virtual void range_begins(std::string_view /*name*/) noexcept {}
@@ -103,25 +103,24 @@ private:
     const bool outermost_;
 };
 
-void tell_called(const Row& row, In given, const void* at, In results);
+void tell_called(const AnyOp& op, In given, const void* at, In results);
 void tell_wrote(const Tensor& x);
 
 // Notifies the observers that an op runs while the scope lives.
 class [[nodiscard]] WatchedOp {
 public:
     // The tensors outlive the scope. `results` is read at its end.
-    WatchedOp(const Row& row, In given, const Tensors& results)
-        : row_(row), given_(given), results_(results) {
-        Observers::notify([&](OpObserver& one) { one.op_begins(row_, given_); });
+    WatchedOp(const AnyOp& op, In given, const Tensors& results) : op_(op), given_(given), results_(results) {
+        Observers::notify([&](OpObserver& one) { one.op_begins(op_, given_); });
     }
     ~WatchedOp() {
-        Observers::notify([&](OpObserver& one) { one.op_ends(row_, given_, results_); });
+        Observers::notify([&](OpObserver& one) { one.op_ends(op_, given_, results_); });
     }
     WatchedOp(const WatchedOp&) = delete;
     WatchedOp& operator=(const WatchedOp&) = delete;
 
 private:
-    const Row& row_;
+    const AnyOp& op_;
     const In given_;
     const Tensors& results_;
 };

@@ -28,7 +28,7 @@ Tensors through_decomposition(const Node& node, const Tensors& g, bool create_gr
             }
             x.push_back(value);
         }
-        y = decomposed(*node.row, x, node.at.value());
+        y = decomposed(*node.op, x, node.attributes.value());
     }
     Tensors outputs, root_gradients;
     for (std::size_t j = 0; j < y.size() && j < g.size(); ++j)

@@ -12,7 +12,7 @@
 
 namespace mezzo {
 
-struct Node;  // autograd/row.h: the graph's only kind of node
+struct Node;  // autograd/op.h: the graph's only kind of node
 
 // A 16-bit copy of a float32 parameter or result, current while `version` equals its storage's version.
 struct Copy16 {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/enumerators.h"
 #include "core/step_graph.h"
 #include "core/tensor_impl.h"

@@ -13,7 +13,7 @@ namespace mezzo::insight {
 struct DetectAnomaly::Impl final : OpObserver {
     explicit Impl(const AnomalyOptions& given) : options(given), places(given.model) {}
 
-    void called(const Row& row, In given, In results) override {
+    void called(const AnyOp& op, In given, In results) override {
         const int place = places.of_call(given);
         if (!results.empty() && tracked(results[0]) && results[0]->grad_meta->node)
             places.note(*results[0]->grad_meta->node, place);
@@ -24,7 +24,7 @@ struct DetectAnomaly::Impl final : OpObserver {
         if (source == given.end()) {
             // Infinities that the inputs have, such as those of a mask, may stay.
             const bool infinities = options.infinities && std::none_of(given.begin(), given.end(), infinite);
-            for (const Tensor& y : results) stop_if_bad("its result", row.name, place, y, infinities);
+            for (const Tensor& y : results) stop_if_bad("its result", op.name(), place, y, infinities);
         } else if (std::any_of(results.begin(), results.end(), bad)) {
             // A NaN in an input is an error only if a result has one, too: ops such as masked_fill remove
             // NaN.
@@ -32,7 +32,7 @@ struct DetectAnomaly::Impl final : OpObserver {
             stop_if_bad(fmt::format("before it, its {}", name.empty()
                                                              ? fmt::format("input {}", source - given.begin())
                                                              : "parameter " + name),
-                        row.name, place, *source, false);
+                        op.name(), place, *source, false);
         }
     }
     void viewed(const Tensor& given, const Tensor& view) override {
@@ -40,22 +40,22 @@ struct DetectAnomaly::Impl final : OpObserver {
     }
     void backward_begins(const Tensors&) override {}
     void visiting(const Node& node) override {
-        visited_name = node.row->name;
+        visited_name = node.op->name();
         if (const int place = places.of_node(node); place >= 0) visited_place = place;
     }
     void gradient(const Node& node, int i, const Tensor& value) override {
         const Tensor& leaf = node.edges[std::size_t(i)].leaf;
         const std::string name = leaf.defined() ? places.parameter(leaf) : std::string();
         const std::string what = name.empty() ? fmt::format("input {}", i) : name;
-        stop_if_bad("the gradient of " + what, node.row->name, visited_place, value);
+        stop_if_bad("the gradient of " + what, node.op->name(), visited_place, value);
     }
     void fused_gradient(const Node& below, const Tensor& value) override {
-        stop_if_bad(fmt::format("a gradient inside of {}", below.row->name), visited_name, visited_place,
+        stop_if_bad(fmt::format("a gradient inside of {}", below.op->name()), visited_name, visited_place,
                     value);
     }
     void sum(const Node& node, const Tensor& value) override {
         const int place = places.of_node(node);
-        stop_if_bad("the sum of the gradients of its result", node.row->name,
+        stop_if_bad("the sum of the gradients of its result", node.op->name(),
                     place < 0 ? visited_place : place, value);
     }
 

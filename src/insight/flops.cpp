@@ -73,8 +73,8 @@ const Formula* formula_of(std::string_view op) {
 
 }  // namespace
 
-double flops_of(const Row& row, In given, In results) noexcept {
-    const Formula* const formula = formula_of(row.name);
+double flops_of(const AnyOp& op, In given, In results) noexcept {
+    const Formula* const formula = formula_of(op.name());
     if (formula == nullptr || results.empty() || !results[0].defined()) return 0;
     Shapes shapes;
     shapes.out = results[0].shape();
@@ -84,7 +84,7 @@ double flops_of(const Row& row, In given, In results) noexcept {
 }
 
 double backward_flops_of(const Node& node) noexcept {
-    const Formula* const formula = formula_of(node.row->name);
+    const Formula* const formula = formula_of(node.op->name());
     if (formula == nullptr || node.outputs.empty()) return 0;
     Shapes shapes;
     shapes.out = node.outputs[0].shape;

@@ -28,7 +28,7 @@ struct NvtxRanges final : OpObserver {
         while (!open_.empty()) end();
     }
 
-    void called(const Row&, In, In results) override {
+    void called(const AnyOp&, In, In results) override {
         const Node* const node =
             !results.empty() && tracked(results[0]) ? results[0]->grad_meta->node.get() : nullptr;
         if (node != nullptr) places_.note(*node, ended_place_);
@@ -55,20 +55,20 @@ struct NvtxRanges final : OpObserver {
 
     // An op that another op runs belongs to the outer op's module. An op that a gradient runs belongs to the
     // module of its node, unless it is recomputed forward of a checkpoint.
-    void op_begins(const Row& row, In given) noexcept override {
+    void op_begins(const AnyOp& op, In given) noexcept override {
         begin(Kind::op, [&] {
             const Kind outer = open_.empty() ? Kind::range : open_.back().kind;
             const bool part = outer == Kind::op || (outer == Kind::backward && !recomputing());
             return push(Kind::op, part ? innermost() : places_.of_call(given),
-                        shapes_ ? row.name + sizes(given) : std::string(row.name));
+                        shapes_ ? op.name() + sizes(given) : std::string(op.name()));
         });
     }
-    void op_ends(const Row&, In, In) noexcept override { ended_place_ = end(); }
+    void op_ends(const AnyOp&, In, In) noexcept override { ended_place_ = end(); }
     void node_begins(const Node& node) noexcept override {
         begin(Kind::backward, [&] {
             const int own = places_.of_node(node);
             return push(Kind::backward, own >= 0 ? own : innermost(),
-                        std::string(node.row->name) + " backward");
+                        std::string(node.op->name()) + " backward");
         });
     }
     void node_ends() noexcept override { end(); }

@@ -35,15 +35,15 @@ struct ProfilerImpl final : OpObserver {
     explicit ProfilerImpl(const ProfilerOptions& given);
     ~ProfilerImpl() override;
 
-    void called(const Row& row, In given, In results) override;
+    void called(const AnyOp& op, In given, In results) override;
     void viewed(const Tensor& given, const Tensor& view) override;
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
     void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
-    void op_begins(const Row& row, In given) noexcept override;
-    void op_ends(const Row& row, In given, In results) noexcept override;
+    void op_begins(const AnyOp& op, In given) noexcept override;
+    void op_ends(const AnyOp& op, In given, In results) noexcept override;
     void node_begins(const Node& node) noexcept override;
     void node_ends() noexcept override { end(); }
     void range_begins(std::string_view range) noexcept override;

@@ -161,20 +161,20 @@ void ProfilerImpl::tell_memory() noexcept {
 
 // An op that another op runs belongs to the outer op's module. An op that a gradient runs belongs to the
 // module of its node, unless it is recomputed forward of a checkpoint.
-void ProfilerImpl::op_begins(const Row& row, In given) noexcept {
-    begin(row.name, ProfileKind::op, [&](const NotedEvent* outer) {
+void ProfilerImpl::op_begins(const AnyOp& op, In given) noexcept {
+    begin(op.name(), ProfileKind::op, [&](const NotedEvent* outer) {
         const bool part = outer != nullptr && (outer->kind == ProfileKind::op ||
                                                (outer->kind == ProfileKind::backward && !recomputing()));
         return part ? outer->place : places.of_call(given);
     });
 }
 
-void ProfilerImpl::op_ends(const Row& row, In given, In results) noexcept {
+void ProfilerImpl::op_ends(const AnyOp& op, In given, In results) noexcept {
     NotedEvent* const event = end();
     ended_place_ = event == nullptr ? -1 : event->place;
     if (event == nullptr) return;
     event->bytes = bytes_of(given) + bytes_of(results);
-    event->flops = flops_of(row, given, results);
+    event->flops = flops_of(op, given, results);
     elsewhere = elsewhere || std::any_of(results.begin(), results.end(), [](const Tensor& y) {
                     return y.defined() && y.device().type() != DeviceType::cpu;
                 });
@@ -187,7 +187,7 @@ void ProfilerImpl::op_ends(const Row& row, In given, In results) noexcept {
 }
 
 // Called after the op has ended.
-void ProfilerImpl::called(const Row&, In, In results) {
+void ProfilerImpl::called(const AnyOp&, In, In results) {
     const Node* const node =
         !results.empty() && tracked(results[0]) ? results[0]->grad_meta->node.get() : nullptr;
     if (node != nullptr && ended_place_ >= 0) places.note(*node, ended_place_);
@@ -198,7 +198,7 @@ void ProfilerImpl::viewed(const Tensor& given, const Tensor& view) {
 }
 
 void ProfilerImpl::node_begins(const Node& node) noexcept {
-    begin(node.row->name, ProfileKind::backward, [&](const NotedEvent* outer) {
+    begin(node.op->name(), ProfileKind::backward, [&](const NotedEvent* outer) {
         const int own = places.of_node(node);
         return own >= 0 ? own : outer == nullptr ? 0 : outer->place;
     });

@@ -25,14 +25,14 @@ int TraceImpl::look_at(const Tensor& x, Noted about) {
 
 // Returns the index in `noted` of an op's input. An input that no recorded op has made is recorded now: a
 // parameter once, and again after it has been written to.
-int TraceImpl::source(const Row& row, int place, const Tensor& x) {
+int TraceImpl::source(const AnyOp& op, int place, const Tensor& x) {
     if (const Node* const node = node_of(x)) {
         const auto known = results_.find(node->sequence);
         const std::size_t output = x->grad_meta->output;
         if (known != results_.end() && output < known->second.size()) return known->second[output];
     }
     const std::string name = places.parameter(x);
-    if (name.empty()) return look_at(x, {.kind = Noted::Kind::input, .place = place, .name = row.name});
+    if (name.empty()) return look_at(x, {.kind = Noted::Kind::input, .place = place, .name = op.name()});
     const auto [entry, fresh] = parameters_.try_emplace(x.impl(), Parameter{-1, x.version()});
     Parameter& known = entry->second;
     if (fresh || known.version != x.version())
@@ -40,19 +40,19 @@ int TraceImpl::source(const Row& row, int place, const Tensor& x) {
     return known.index;
 }
 
-void TraceImpl::called(const Row& row, In given, In results) {
+void TraceImpl::called(const AnyOp& op, In given, In results) {
     const int place = places.of_call(given);
     std::vector<int> from;
     if (std::any_of(results.begin(), results.end(), floats))
         for (const Tensor& x : given)
-            if (floats(x)) from.push_back(source(row, place, x));
+            if (floats(x)) from.push_back(source(op, place, x));
     std::vector<int> here;
     for (std::size_t i = 0; i < results.size(); ++i) {
         here.push_back(-1);
         if (!floats(results[i])) continue;
         here.back() = look_at(
             results[i],
-            {.kind = Noted::Kind::result, .place = place, .name = row.name, .index = int(i), .from = from});
+            {.kind = Noted::Kind::result, .place = place, .name = op.name(), .index = int(i), .from = from});
     }
     const Node* const node = results.empty() ? nullptr : node_of(results[0]);
     if (node == nullptr) return;
@@ -70,7 +70,7 @@ void TraceImpl::viewed(const Tensor& given, const Tensor& view) {
     const bool noted_before = known != results_.end() && output < known->second.size();
     const int source =
         noted_before ? known->second[output]
-                     : look_at(view, {.kind = Noted::Kind::input, .place = place, .name = node->row->name});
+                     : look_at(view, {.kind = Noted::Kind::input, .place = place, .name = node->op->name()});
     places.note(*node, place);
     given_[node->sequence] = {source};
     results_[node->sequence] = {source};
@@ -86,7 +86,7 @@ void TraceImpl::backward_begins(const Tensors& outputs) {
 
 void TraceImpl::visiting(const Node& node) {
     visited_ = node.sequence;
-    visited_name_ = node.row->name;
+    visited_name_ = node.op->name();
     // An op that a gradient records belongs to the module whose gradient is being computed.
     if (const int place = places.of_node(node); place >= 0) visited_place_ = place;
 }
@@ -107,13 +107,13 @@ void TraceImpl::note_gradient(const Node& node, std::string name, int i, const T
 }
 
 void TraceImpl::gradient(const Node& node, int i, const Tensor& value) {
-    note_gradient(node, node.row->name, i, value);
+    note_gradient(node, node.op->name(), i, value);
 }
 void TraceImpl::fused_gradient(const Node& below, const Tensor& value) {
     note_gradient(below, visited_name_, -1, value);
 }
 void TraceImpl::sum(const Node& node, const Tensor& value) {
-    note_gradient(node, std::string("gradients of ") + node.row->name, -1, value);
+    note_gradient(node, std::string("gradients of ") + node.op->name(), -1, value);
 }
 
 void TraceImpl::clear() {

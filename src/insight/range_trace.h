@@ -28,7 +28,7 @@ struct Noted {
 struct TraceImpl final : OpObserver {
     explicit TraceImpl(const nn::Module& model) : parameters(model.named_parameters()), places(&model) {}
 
-    void called(const Row& row, In given, In results) override;
+    void called(const AnyOp& op, In given, In results) override;
     void viewed(const Tensor& given, const Tensor& view) override;
     void backward_begins(const Tensors& outputs) override;
     void visiting(const Node& node) override;
@@ -56,7 +56,7 @@ struct TraceImpl final : OpObserver {
 
 private:
     int look_at(const Tensor& x, Noted about);
-    int source(const Row& row, int place, const Tensor& x);
+    int source(const AnyOp& op, int place, const Tensor& x);
     void note_gradient(const Node& node, std::string name, int i, const Tensor& value);
     int earliest_origin(const std::vector<int>& from, const std::vector<Range>& ranges) const;
 

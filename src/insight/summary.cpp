@@ -23,9 +23,9 @@ class Watcher final : public OpObserver {
 public:
     explicit Watcher(const Module& model) : places_(&model) {}
 
-    void called(const Row& row, In given, In results) override {
+    void called(const AnyOp& op, In given, In results) override {
         if (!results.empty() && results[0].defined())
-            note(row.name, given, results[0], insight::flops_of(row, given, results));
+            note(op.name(), given, results[0], insight::flops_of(op, given, results));
     }
     // For example the last step of a batch norm, which restores the shape of its rows.
     void viewed(const Tensor& given, const Tensor& view) override { note("a view", {&given, 1}, view, 0); }

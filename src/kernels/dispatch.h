@@ -21,6 +21,7 @@ public:
         if (kernel == nullptr) kernel = look_up(type);
         return kernel != missing ? kernel : nullptr;
     }
+    const KernelId& id() const { return *id_; }
     const char* name() const { return id_->name; }
 
 private:

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/internal.h"
 #include "mezzo/module.h"
 #include "nn/running_modules.h"

@@ -36,7 +36,7 @@ Tensor hidden_pairs(const Tensor& q, const Tensor& k, const Tensor& mask, const 
     const bool additive = mask.defined() && mask.dtype() != boolean;
     const Tensor hide = hidden(additive ? Tensor() : mask, at.causal, q.size(2), k.size(2), q.device());
     if (!additive) return hide;
-    const Tensor unseen = eq(cast(mask, autocast_dtype(Cast::low, q)), -INFINITY);
+    const Tensor unseen = eq(cast(mask, autocast_dtype(CastPolicy::low, q)), -INFINITY);
     return hide.defined() ? logical_or(hide, unseen) : unseen;
 }
 
@@ -116,11 +116,10 @@ Tensor with_unit_stride(const Tensor& x) {
 
 namespace {
 
-const OpOf<kernels::ScaledDotProductAttentionGrad> attention_grad_op{
-    {.name = "scaled_dot_product_attention_grad",
-     .strided = true,
-     .mixed = true,
-     .decomposition = row_function<attention_grad_decomposition>}};
+const Op<kernels::ScaledDotProductAttentionGrad> attention_grad_op{
+    {.name = "scaled_dot_product_attention_grad", .strided = true, .mixed = true},
+    nullptr,
+    attention_grad_decomposition};
 
 Tensors attention_vjp(const Node& c, const Attention& at, const Tensors& g) {
     const Shape shapes[] = {c.inputs[0].shape, c.inputs[1].shape, c.inputs[2].shape};
@@ -132,15 +131,14 @@ Tensors attention_vjp(const Node& c, const Attention& at, const Tensors& g) {
     return grads;
 }
 
-const OpOf<kernels::ScaledDotProductAttention> attention_op{
-    {.name = "scaled_dot_product_attention",
-     .cast = Cast::low,
-     .save = save_inputs | save_outputs,
-     .strided = true,
-     .mixed = true,
-     .statistics = 1,
-     .vjp = row_function<attention_vjp>,
-     .decomposition = row_function<attention_decomposition>}};
+const Op<kernels::ScaledDotProductAttention> attention_op{{.name = "scaled_dot_product_attention",
+                                                           .cast = CastPolicy::low,
+                                                           .saves = save_inputs | save_outputs,
+                                                           .strided = true,
+                                                           .mixed = true,
+                                                           .first_float32_result = 1},
+                                                          attention_vjp,
+                                                          attention_decomposition};
 
 bool broadcasts(const Shape& from, const Shape& to) {
     const int lead = to.size() - from.size();
@@ -156,8 +154,8 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const At
         check(x->dim() == 4, ErrorKind::shape, op, ": q, k and v must be [batch, heads, length, dim], not ",
               x->shape());
     }
-    check(autocast_dtype(Cast::low, q) == autocast_dtype(Cast::low, k) &&
-              autocast_dtype(Cast::low, k) == autocast_dtype(Cast::low, v),
+    check(autocast_dtype(CastPolicy::low, q) == autocast_dtype(CastPolicy::low, k) &&
+              autocast_dtype(CastPolicy::low, k) == autocast_dtype(CastPolicy::low, v),
           ErrorKind::dtype, op, ": q, k, v are ", q.dtype(), ", ", k.dtype(), ", ", v.dtype(),
           "; convert them to one dtype with to()");
     check(q.size(0) == k.size(0) && q.size(3) == k.size(3) && v.size(0) == k.size(0) &&
@@ -173,7 +171,7 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v, const At
 // `mask` is undefined or has the shape of the scores.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Attention& at) {
     if (v.size(3) != q.size(3) || (mask.defined() && mask.dtype() != boolean)) {
-        const Dtype dtype = autocast_dtype(Cast::low, q);
+        const Dtype dtype = autocast_dtype(CastPolicy::low, q);
         const auto read = [&](const Tensor& x) { return widened(cast(x, dtype)); };
         const Tensor wide_q = read(q), wide_k = read(k), hide = hidden_pairs(wide_q, wide_k, mask, at);
         const Tensor weights = attention_weights(wide_q, wide_k, mask, hide, at);

@@ -75,11 +75,10 @@ Tensors batch_norm_grad_decomposition(In in, const kernels::BatchNormGrad& at) {
     return {dx, g, sum(g * normal, {0}), sum(g, {0})};
 }
 
-const OpOf<kernels::BatchNormGrad> batch_norm_grad_op{
-    {.name = "batch_norm_grad",
-     .mixed = true,
-     .statistics = 2,
-     .decomposition = row_function<batch_norm_grad_decomposition>}};
+const Op<kernels::BatchNormGrad> batch_norm_grad_op{
+    {.name = "batch_norm_grad", .mixed = true, .first_float32_result = 2},
+    nullptr,
+    batch_norm_grad_decomposition};
 
 Tensors batch_norm_vjp(const Node& c, const kernels::BatchNorm& at, const Tensors& g) {
     const Shape &vector = c.inputs[weight_input].shape, &image = c.inputs[x_input].shape;
@@ -99,13 +98,13 @@ Tensors batch_norm_vjp(const Node& c, const kernels::BatchNorm& at, const Tensor
     return result;
 }
 
-const OpOf<kernels::BatchNorm> batch_norm_op{{.name = "batch_norm",
-                                              .save = save_first | save_second | save_statistics,
-                                              .mixed = true,
-                                              .statistics = 2,
-                                              .bits = 1,
-                                              .vjp = row_function<batch_norm_vjp>,
-                                              .decomposition = row_function<batch_norm_decomposition>}};
+const Op<kernels::BatchNorm> batch_norm_op{{.name = "batch_norm",
+                                            .saves = save_first | save_second | save_statistics,
+                                            .mixed = true,
+                                            .first_float32_result = 2,
+                                            .bits_result = 1},
+                                           batch_norm_vjp,
+                                           batch_norm_decomposition};
 
 void check_running(const Tensor& x, const Tensor& running, const char* what, bool updated) {
     row_vector("batch_norm", what, running, x, 0);

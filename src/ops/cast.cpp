@@ -1,7 +1,7 @@
 // Conversions between dtypes and devices, and copies.
-#include "core/step_graph.h"
 #include "core/enumerators.h"
 #include "core/staging.h"
+#include "core/step_graph.h"
 #include "kernels/copy.h"
 #include "mezzo/autograd.h"
 #include "ops/common.h"
@@ -13,24 +13,17 @@ namespace mezzo {
 
 namespace {
 
-const OpOf<kernels::Cast> cast_op{
-    {.name = "cast",
-     .save = save_none,
-     .result = Result::asked,
-     .strided = true,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {cast(g[0], c.grad_dtype(0))}; }}};
+const Op<kernels::Cast> cast_op{
+    {.name = "cast", .saves = save_none, .result = ResultDtype::requested, .strided = true},
+    [](const Node& c, const Tensors& g) -> Tensors { return {cast(g[0], c.grad_dtype(0))}; }};
 
-const OpOf<kernels::Cast> copy_op{
-    {.name = "copy", .save = save_none, .strided = true, .vjp = [](const Node&, const Tensors& g) -> Tensors {
-         return {g[0]};
-     }}};
+const Op<kernels::Cast> copy_op{{.name = "copy", .saves = save_none, .strided = true},
+                                [](const Node&, const Tensors& g) -> Tensors { return {g[0]}; }};
 
 // The copy functions of the backends move the data; there is no kernel.
-const OpOf<NoAttributes> to_device_op{
-    {.name = "to_device",
-     .save = save_none,
-     .strided = true,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {g[0].to(c.inputs[0].device)}; }}};
+const Op<NoAttributes> to_device_op{
+    {.name = "to_device", .saves = save_none, .strided = true},
+    [](const Node& c, const Tensors& g) -> Tensors { return {g[0].to(c.inputs[0].device)}; }};
 
 Tensor copied(const Tensor& x) { return call(copy_op, {x}, {}, x.shape()); }
 

@@ -52,28 +52,23 @@ Tensors nll_grad_decomposition(In in, const kernels::NllLossGrad& at) {
 Tensor nll(const Tensor& log_p, const Tensor& target, const kernels::NllLoss& at);
 
 // Inputs g, target. The op is linear in g and its transpose is nll_loss, which therefore is its gradient.
-const OpOf<kernels::NllLossGrad> nll_loss_grad_op{
-    {.name = "nll_loss_grad",
-     .result = Result::asked,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::NllLossGrad& at, const Tensors& g) -> Tensors {
-         const kernels::NllLoss loss{.reduction = at.reduction, .ignore_index = at.ignore_index};
-         return {nll(g[0], c.in(1), loss), Tensor()};
-     },
-     .decomposition = row_function<nll_grad_decomposition>}};
+const Op<kernels::NllLossGrad> nll_loss_grad_op{
+    {.name = "nll_loss_grad", .result = ResultDtype::requested, .mixed = true},
+    [](const Node& c, const kernels::NllLossGrad& at, const Tensors& g) -> Tensors {
+        const kernels::NllLoss loss{.reduction = at.reduction, .ignore_index = at.ignore_index};
+        return {nll(g[0], c.in(1), loss), Tensor()};
+    },
+    nll_grad_decomposition};
 
-const OpOf<kernels::NllLoss> nll_loss_op{
-    {.name = "nll_loss",
-     .cast = Cast::fp32_out,
-     .result = Result::asked,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::NllLoss& at, const Tensors& g) -> Tensors {
-         const Shape& shape = c.inputs[0].shape;
-         const kernels::NllLossGrad grad{
-             .reduction = at.reduction, .ignore_index = at.ignore_index, .classes = shape[1]};
-         return {call(nll_loss_grad_op, {g[0], c.in(1)}, grad, shape, c.grad_dtype(0)), Tensor()};
-     },
-     .decomposition = row_function<nll_decomposition>}};
+const Op<kernels::NllLoss> nll_loss_op{
+    {.name = "nll_loss", .cast = CastPolicy::fp32_out, .result = ResultDtype::requested, .mixed = true},
+    [](const Node& c, const kernels::NllLoss& at, const Tensors& g) -> Tensors {
+        const Shape& shape = c.inputs[0].shape;
+        const kernels::NllLossGrad grad{
+            .reduction = at.reduction, .ignore_index = at.ignore_index, .classes = shape[1]};
+        return {call(nll_loss_grad_op, {g[0], c.in(1)}, grad, shape, c.grad_dtype(0)), Tensor()};
+    },
+    nll_decomposition};
 
 Shape loss_shape(const Tensor& rows, Reduction reduction) {
     return reduction == Reduction::none ? Shape{rows.size(0)} : Shape{};
@@ -110,28 +105,27 @@ Tensors cross_entropy_grad_decomposition(In in, const kernels::CrossEntropyGrad&
     return {without_ignored(row_grads(g, weight, at.reduction).unsqueeze(1) * slope, weight)};
 }
 
-const OpOf<kernels::CrossEntropyGrad> cross_entropy_grad_op{
-    {.name = "cross_entropy_grad",
-     .result = Result::asked,
-     .mixed = true,
-     .decomposition = row_function<cross_entropy_grad_decomposition>}};
+const Op<kernels::CrossEntropyGrad> cross_entropy_grad_op{
+    {.name = "cross_entropy_grad", .result = ResultDtype::requested, .mixed = true},
+    nullptr,
+    cross_entropy_grad_decomposition};
 
-const OpOf<kernels::CrossEntropy> cross_entropy_op{
+const Op<kernels::CrossEntropy> cross_entropy_op{
     {.name = "cross_entropy",
-     .cast = Cast::fp32_out,
-     .save = save_inputs | save_outputs,
-     .result = Result::asked,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::CrossEntropy& at, const Tensors& g) -> Tensors {
-         const kernels::CrossEntropyGrad grad{.reduction = at.reduction,
-                                              .ignore_index = at.ignore_index,
-                                              .label_smoothing = at.label_smoothing};
-         const Tensor highest = c.out(1).detach(), total = c.out(2).detach();
-         return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), highest, total}, grad,
-                      c.inputs[0].shape, c.grad_dtype(0)),
-                 Tensor()};
-     },
-     .decomposition = row_function<cross_entropy_decomposition>}};
+     .cast = CastPolicy::fp32_out,
+     .saves = save_inputs | save_outputs,
+     .result = ResultDtype::requested,
+     .mixed = true},
+    [](const Node& c, const kernels::CrossEntropy& at, const Tensors& g) -> Tensors {
+        const kernels::CrossEntropyGrad grad{.reduction = at.reduction,
+                                             .ignore_index = at.ignore_index,
+                                             .label_smoothing = at.label_smoothing};
+        const Tensor highest = c.out(1).detach(), total = c.out(2).detach();
+        return {call(cross_entropy_grad_op, {g[0], c.in(0), c.in(1), highest, total}, grad, c.inputs[0].shape,
+                     c.grad_dtype(0)),
+                Tensor()};
+    },
+    cross_entropy_decomposition};
 
 // The number of rows of x [..., classes].
 std::int64_t rows_of(const Tensor& x) {

@@ -94,7 +94,7 @@ std::int64_t count_along(const Shape& shape, const Axes& axes) {
     return n;
 }
 
-Tensor recorded_view(const Op& op, const Tensor& x, const AttributesRef& at, const Tensor& view) {
+Tensor recorded_view(const AnyOp& op, const Tensor& x, const AttributesRef& at, const Tensor& view) {
     view->view = true;
     view->from_cast = x->from_cast;
     return record_view(op, x, at, view);

@@ -1,7 +1,7 @@
 // Helpers of public ops: checks, dtypes and shapes.
 #pragma once
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -59,6 +59,6 @@ std::int64_t count_along(const Shape& shape, const Axes& axes);
 inline ReduceOptions keep_dims() { return {.keepdim = true}; }
 
 // Makes `view`, a tensor on x's storage, the result of op, and records op if x requires grad.
-Tensor recorded_view(const Op& op, const Tensor& x, const AttributesRef& at, const Tensor& view);
+Tensor recorded_view(const AnyOp& op, const Tensor& x, const AttributesRef& at, const Tensor& view);
 
 }  // namespace mezzo

@@ -21,22 +21,17 @@ Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& g);
 Tensors input_grad_vjp(const Node& c, const kernels::Conv2dInputGrad& at, const Tensors& g);
 Tensors weight_grad_vjp(const Node& c, const kernels::Conv2dWeightGrad& at, const Tensors& g);
 
-const OpOf<kernels::Conv2d> conv2d_op{{.cast = Cast::low,
-                                       .save = save_first | save_second,
-                                       .vjp = row_function<conv2d_vjp>,
-                                       .decomposition = row_function<conv2d_decomposition>}};
-const OpOf<kernels::Conv2dInputGrad> input_grad_op{
-    {.vjp = row_function<input_grad_vjp>, .decomposition = row_function<conv2d_input_grad_decomposition>}};
-const OpOf<kernels::Conv2dInputGrad> conv_transpose2d_op{
-    {.name = "conv_transpose2d",
-     .cast = Cast::low,
-     .cast_inputs = 2,
-     .save = save_first | save_second,
-     .mixed = true,
-     .vjp = row_function<input_grad_vjp>,
-     .decomposition = row_function<conv2d_input_grad_decomposition>}};
-const OpOf<kernels::Conv2dWeightGrad> weight_grad_op{
-    {.vjp = row_function<weight_grad_vjp>, .decomposition = row_function<conv2d_weight_grad_decomposition>}};
+const Op<kernels::Conv2d> conv2d_op{
+    {.cast = CastPolicy::low, .saves = save_first | save_second}, conv2d_vjp, conv2d_decomposition};
+const Op<kernels::Conv2dInputGrad> input_grad_op{{}, input_grad_vjp, conv2d_input_grad_decomposition};
+const Op<kernels::Conv2dInputGrad> conv_transpose2d_op{{.name = "conv_transpose2d",
+                                                        .cast = CastPolicy::low,
+                                                        .cast_inputs = 2,
+                                                        .saves = save_first | save_second,
+                                                        .mixed = true},
+                                                       input_grad_vjp,
+                                                       conv2d_input_grad_decomposition};
+const Op<kernels::Conv2dWeightGrad> weight_grad_op{{}, weight_grad_vjp, conv2d_weight_grad_decomposition};
 
 Size2d image_size(const Shape& shape) { return {shape[1], shape[2]}; }
 

@@ -8,12 +8,11 @@ namespace mezzo {
 namespace {
 
 // The op is linear in x and its own transpose: its gradient is the same dropout of g.
-const OpOf<kernels::Dropout> dropout_op{
-    {.name = "dropout",
-     .save = save_none,
-     .vjp = [](const Node&, const kernels::Dropout& at, const Tensors& g) -> Tensors {
-         return {dropout_at(g[0], at.p, at.stream)};
-     }}};
+const Op<kernels::Dropout> dropout_op{
+    {.name = "dropout", .saves = save_none},
+    [](const Node&, const kernels::Dropout& at, const Tensors& g) -> Tensors {
+        return {dropout_at(g[0], at.p, at.stream)};
+    }};
 
 }  // namespace
 

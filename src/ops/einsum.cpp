@@ -267,7 +267,7 @@ Tensor einsum(std::string_view text, const Tensors& operands) {
     }
     const Tensor y = ordered(summed(all, equation.result), equation.result);
     if (operands.size() == 1) return y;  // nothing was multiplied
-    return cast(y, autocast_dtype(Cast::low, y));
+    return cast(y, autocast_dtype(CastPolicy::low, y));
 }
 
 }  // namespace mezzo

@@ -12,21 +12,21 @@ namespace mezzo {
 
 namespace {
 
-// Input i if the row saves its inputs; undefined otherwise, when the gradient does not read it.
-Tensor kept(const Node& c, int i) { return c.row->save & save_inputs ? c.in(i) : Tensor(); }
-Tensor kept_result(const Node& c) { return c.row->save & save_outputs ? c.out() : Tensor(); }
+// Input i if the op saves its inputs; undefined otherwise, when the gradient does not read it.
+Tensor kept(const Node& c, int i) { return c.op->traits().saves & save_inputs ? c.in(i) : Tensor(); }
+Tensor kept_result(const Node& c) { return c.op->traits().saves & save_outputs ? c.out() : Tensor(); }
 
 constexpr bool ints_same = false, ints_real = true;
 
 // Ops that compute integers as integers (`same` in ops.def) refuse booleans: there is no arithmetic of them.
-void check_arithmetic(const Row& row, const Tensor& x) {
-    check_defined(row.name, x);
-    check(x.dtype() != boolean || row.integers_to_real, ErrorKind::dtype, row.name,
+void check_arithmetic(const OpTraits& traits, const Tensor& x) {
+    check_defined(traits.name, x);
+    check(x.dtype() != boolean || traits.integers_to_real, ErrorKind::dtype, traits.name,
           ": no arithmetic on boolean; convert it with to(), or use where() or a logical function");
 }
 
-Tensor unary(const Op& op, const Tensor& x, const AttributesRef& at) {
-    check_arithmetic(op.row(), x);
+Tensor unary(const AnyOp& op, const Tensor& x, const AttributesRef& at) {
+    check_arithmetic(op.traits(), x);
     return call_one(op, In(&x, 1), at, x.shape(), {});
 }
 
@@ -40,97 +40,95 @@ bool is_whole(Scalar value) {
 // float32, a boolean x with a whole scalar in int64. Throws Error(value) for a whole scalar that the dtype
 // does not hold. With uint8 a negative scalar is allowed if its absolute value is a uint8, because x + -1 is
 // x - 1.
-Tensor readable(const Row& row, const Tensor& x, Scalar alpha) {
-    check_defined(row.name, x);
-    if (is_floating(x.dtype()) || row.integers_to_real) return x;
+Tensor readable(const OpTraits& traits, const Tensor& x, Scalar alpha) {
+    check_defined(traits.name, x);
+    if (is_floating(x.dtype()) || traits.integers_to_real) return x;
     if (!is_whole(alpha)) return cast(x, float32);
     const Dtype dtype = x.dtype() == boolean ? int64 : x.dtype();
     const bool turned = dtype == uint8 && alpha.to<double>() < 0;
-    check_value(row.name, "the number", turned ? Scalar(-alpha.to<double>()) : alpha, dtype);
+    check_value(traits.name, "the number", turned ? Scalar(-alpha.to<double>()) : alpha, dtype);
     return x.dtype() == boolean ? cast(x, int64) : x;
 }
 
 using BinaryFunction = Tensor (*)(const Tensor&, const Tensor&);
 // `exact` computes the same from x and a 0-dim tensor. Ops that convert integers to float32 need none.
 template <class A>
-Tensor with_scalar(const OpOf<A>& op, const Tensor& x, Scalar alpha, BinaryFunction exact = nullptr) {
-    check_defined(op.row().name, x);
+Tensor with_scalar(const Op<A>& op, const Tensor& x, Scalar alpha, BinaryFunction exact = nullptr) {
+    check_defined(op.name(), x);
     if (exceeds_double(alpha) && exact && !is_floating(x.dtype())) {
-        const Tensor whole = readable(op.row(), x, alpha);
+        const Tensor whole = readable(op.traits(), x, alpha);
         return exact(whole, scalar(alpha, {.dtype = whole.dtype(), .device = x.device()}));
     }
-    return call(op, {readable(op.row(), x, alpha)}, {.alpha = kernel_number(alpha, x.dtype())}, x.shape());
+    return call(op, {readable(op.traits(), x, alpha)}, {.alpha = kernel_number(alpha, x.dtype())}, x.shape());
 }
 
 Shape common_shape(const char* op, const Tensor& a, const Tensor& b) {
     return a.shape() == b.shape() ? a.shape() : broadcast_shapes(op, a.shape(), b.shape());
 }
 
-Tensor binary(const Op& op, const Tensor& a, const Tensor& b, const AttributesRef& at) {
-    const Row& row = op.row();
-    check_defined(row.name, a);
-    check_defined(row.name, b);
+Tensor binary(const AnyOp& op, const Tensor& a, const Tensor& b, const AttributesRef& at) {
+    const OpTraits& traits = op.traits();
+    check_defined(traits.name, a);
+    check_defined(traits.name, b);
     std::optional<Dtype> dtype;
-    if (row.result == Result::promoted) {
-        if (a.dtype() == boolean && b.dtype() == boolean) check_arithmetic(row, a);
-        const Dtype da = autocast_dtype(row.cast, a), db = autocast_dtype(row.cast, b);
+    if (traits.result == ResultDtype::promoted) {
+        if (a.dtype() == boolean && b.dtype() == boolean) check_arithmetic(traits, a);
+        const Dtype da = autocast_dtype(traits.cast, a), db = autocast_dtype(traits.cast, b);
         if (da != db) {
             dtype = promote_operands(da, a.dim(), db, b.dim());
-            if (row.integers_to_real && !is_floating(*dtype)) dtype = float32;
+            if (traits.integers_to_real && !is_floating(*dtype)) dtype = float32;
         }
     }
     const Tensor given[] = {a, b};
-    return call_one(op, given, at, common_shape(row.name, a, b), dtype);
+    return call_one(op, given, at, common_shape(traits.name, a, b), dtype);
 }
 
-#define MEZZO_UNARY(op, policy, ints, saves, gradient)                                             \
-    const OpOf<kernels::op> op##_op{{.name = #op,                                                  \
-                                     .cast = Cast::policy,                                         \
-                                     .save = save_##saves,                                         \
-                                     .result = Result::first,                                      \
-                                     .integers_to_real = ints_##ints,                              \
-                                     .strided = true,                                              \
-                                     .mixed = true,                                                \
-                                     .vjp = [](const Node& c, const Tensors& gs) -> Tensors {      \
-                                         [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0); \
-                                         [[maybe_unused]] const Tensor y = kept_result(c);         \
-                                         return {gradient};                                        \
-                                     }}};
-#define MEZZO_UNARY_SCALAR(op, policy, ints, saves, gradient)                            \
-    const OpOf<kernels::op> op##_op{                                                     \
-        {.name = #op,                                                                    \
-         .cast = Cast::policy,                                                           \
-         .save = save_##saves,                                                           \
-         .result = Result::first,                                                        \
-         .integers_to_real = ints_##ints,                                                \
-         .strided = true,                                                                \
-         .mixed = true,                                                                  \
-         .vjp = [](const Node& c, const kernels::op& at, const Tensors& gs) -> Tensors { \
-             [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0);                   \
-             [[maybe_unused]] const double alpha = at.alpha, beta = at.beta;             \
-             return {gradient};                                                          \
-         }}};
-#define MEZZO_BINARY(op, policy, ints, saves, gradient_a, gradient_b)                              \
-    const OpOf<kernels::op> op##_op{{.name = #op,                                                  \
-                                     .cast = Cast::policy,                                         \
-                                     .save = save_##saves,                                         \
-                                     .result = Result::promoted,                                   \
-                                     .integers_to_real = ints_##ints,                              \
-                                     .strided = true,                                              \
-                                     .mixed = true,                                                \
-                                     .vjp = [](const Node& c, const Tensors& gs) -> Tensors {      \
-                                         [[maybe_unused]] const Tensor &g = gs[0], a = kept(c, 0), \
-                                                                       b = kept(c, 1);             \
-                                         return {c.needs(0) ? Tensor(gradient_a) : Tensor(),       \
-                                                 c.needs(1) ? Tensor(gradient_b) : Tensor()};      \
-                                     }}};
-#define MEZZO_COMPARE(op)                                     \
-    const OpOf<kernels::op> op##_op{{.name = #op,             \
-                                     .save = save_none,       \
-                                     .result = Result::flags, \
-                                     .strided = true,         \
-                                     .mixed = true,           \
-                                     .differentiable = false}};
+#define MEZZO_UNARY(op, policy, ints, saved, gradient)                                          \
+    const Op<kernels::op> op##_op{{.name = #op,                                                 \
+                                   .cast = CastPolicy::policy,                                  \
+                                   .saves = save_##saved,                                       \
+                                   .result = ResultDtype::first,                                \
+                                   .integers_to_real = ints_##ints,                             \
+                                   .strided = true,                                             \
+                                   .mixed = true},                                              \
+                                  [](const Node& c, const Tensors& gs) -> Tensors {             \
+                                      [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0); \
+                                      [[maybe_unused]] const Tensor y = kept_result(c);         \
+                                      return {gradient};                                        \
+                                  }};
+#define MEZZO_UNARY_SCALAR(op, policy, ints, saved, gradient)                                              \
+    const Op<kernels::op> op##_op{{.name = #op,                                                            \
+                                   .cast = CastPolicy::policy,                                             \
+                                   .saves = save_##saved,                                                  \
+                                   .result = ResultDtype::first,                                           \
+                                   .integers_to_real = ints_##ints,                                        \
+                                   .strided = true,                                                        \
+                                   .mixed = true},                                                         \
+                                  [](const Node& c, const kernels::op& at, const Tensors& gs) -> Tensors { \
+                                      [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0);            \
+                                      [[maybe_unused]] const double alpha = at.alpha, beta = at.beta;      \
+                                      return {gradient};                                                   \
+                                  }};
+#define MEZZO_BINARY(op, policy, ints, saved, gradient_a, gradient_b)                                        \
+    const Op<kernels::op> op##_op{                                                                           \
+        {.name = #op,                                                                                        \
+         .cast = CastPolicy::policy,                                                                         \
+         .saves = save_##saved,                                                                              \
+         .result = ResultDtype::promoted,                                                                    \
+         .integers_to_real = ints_##ints,                                                                    \
+         .strided = true,                                                                                    \
+         .mixed = true},                                                                                     \
+        [](const Node& c, const Tensors& gs) -> Tensors {                                                    \
+            [[maybe_unused]] const Tensor &g = gs[0], a = kept(c, 0), b = kept(c, 1);                        \
+            return {c.needs(0) ? Tensor(gradient_a) : Tensor(), c.needs(1) ? Tensor(gradient_b) : Tensor()}; \
+        }};
+#define MEZZO_COMPARE(op)                                        \
+    const Op<kernels::op> op##_op{{.name = #op,                  \
+                                   .saves = save_none,           \
+                                   .result = ResultDtype::flags, \
+                                   .strided = true,              \
+                                   .mixed = true,                \
+                                   .differentiable = false}};
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
@@ -157,10 +155,10 @@ Tensor comparable(const Tensor& a, Scalar b) {
 
 }  // namespace
 
-#define MEZZO_UNARY(op, policy, ints, saves, gradient) \
+#define MEZZO_UNARY(op, policy, ints, saved, gradient) \
     Tensor op(const Tensor& x) { return unary(op##_op, x, kernels::op()); }
-#define MEZZO_UNARY_SCALAR(op, policy, ints, saves, gradient)
-#define MEZZO_BINARY(op, policy, ints, saves, gradient_a, gradient_b) \
+#define MEZZO_UNARY_SCALAR(op, policy, ints, saved, gradient)
+#define MEZZO_BINARY(op, policy, ints, saved, gradient_a, gradient_b) \
     Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b, kernels::op()); }
 #define MEZZO_COMPARE(op) \
     Tensor op(const Tensor& a, const Tensor& b) { return binary(op##_op, a, b, kernels::op()); }
@@ -185,8 +183,8 @@ std::int64_t whole_bound(Scalar bound, double (*inside)(double)) {
 }
 
 // x limited to [low, high]. The bounds of integers are the integers next to them inside of [low, high].
-template <class A> Tensor limited(const OpOf<A>& op, const Tensor& x, Scalar low, Scalar high) {
-    const char* name = op.row().name;
+template <class A> Tensor limited(const Op<A>& op, const Tensor& x, Scalar low, Scalar high) {
+    const char* name = op.name();
     check(low.to<double>() <= high.to<double>(), ErrorKind::value, name, ": low ", item(low),
           " is not <= high ", item(high));
     check_defined(name, x);
@@ -217,7 +215,7 @@ Tensor leaky_relu(const Tensor& x, double negative_slope) {
 }
 
 Tensor remainder(const Tensor& a, Scalar b) {
-    const Tensor x = readable(remainder_op.row(), a, b);
+    const Tensor x = readable(remainder_op.traits(), a, b);
     check(is_floating(x.dtype()) || b.to<double>() != 0, ErrorKind::value,
           "remainder: an integer has no remainder of a division by 0; convert it with to(float32) for NaN");
     return remainder(x, scalar(b, {.dtype = x.dtype(), .device = x.device()}));
@@ -240,7 +238,7 @@ Tensor operator-(const Tensor& a, Scalar b) {
     const double number = kernel_number(b, a.dtype());
     // Integers whose negative the dtype or a double does not hold.
     if (!is_floating(a.dtype()) && (exceeds_double(b) || number == -0x1p63 || number == -0x1p31)) {
-        const Tensor x = readable(add_scalar_op.row(), a, b);
+        const Tensor x = readable(add_scalar_op.traits(), a, b);
         return sub(x, scalar(b, {.dtype = x.dtype(), .device = x.device()}));
     }
     const CompositeOp here("sub");

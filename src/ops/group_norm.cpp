@@ -36,11 +36,10 @@ Tensors group_norm_grad_decomposition(In in, const kernels::GroupNormGrad& at) {
     return {dx.reshape(x.shape()), sum(g * n.x.reshape(x.shape()), {0, 1}), sum(g, {0, 1})};
 }
 
-const OpOf<kernels::GroupNormGrad> group_norm_grad_op{
-    {.name = "group_norm_grad",
-     .mixed = true,
-     .statistics = 1,
-     .decomposition = row_function<group_norm_grad_decomposition>}};
+const Op<kernels::GroupNormGrad> group_norm_grad_op{
+    {.name = "group_norm_grad", .mixed = true, .first_float32_result = 1},
+    nullptr,
+    group_norm_grad_decomposition};
 
 Tensors group_norm_vjp(const Node& c, const kernels::GroupNorm& at, const Tensors& g) {
     const Shape &vector = c.inputs[1].shape, shapes[] = {c.inputs[0].shape, vector, vector};
@@ -48,13 +47,13 @@ Tensors group_norm_vjp(const Node& c, const kernels::GroupNorm& at, const Tensor
                 {.groups = at.groups, .eps = at.eps}, shapes, c.grad_dtype(0));
 }
 
-const OpOf<kernels::GroupNorm> group_norm_op{{.name = "group_norm",
-                                              .cast = Cast::fp32_out,
-                                              .save = save_first | save_second | save_statistics,
-                                              .mixed = true,
-                                              .statistics = 1,
-                                              .vjp = row_function<group_norm_vjp>,
-                                              .decomposition = row_function<group_norm_decomposition>}};
+const Op<kernels::GroupNorm> group_norm_op{{.name = "group_norm",
+                                            .cast = CastPolicy::fp32_out,
+                                            .saves = save_first | save_second | save_statistics,
+                                            .mixed = true,
+                                            .first_float32_result = 1},
+                                           group_norm_vjp,
+                                           group_norm_decomposition};
 
 }  // namespace
 

@@ -39,13 +39,10 @@ Tensors embedding_grad_decomposition(In in, const kernels::EmbeddingGrad& at) {
 
 Tensors embedding_grad_vjp(const Node& c, const kernels::EmbeddingGrad& at, const Tensors& g);
 
-const OpOf<kernels::EmbeddingGrad> embedding_grad_op{
-    {.name = "embedding_grad",
-     .save = save_second,
-     .result = Result::asked,
-     .mixed = true,
-     .vjp = row_function<embedding_grad_vjp>,
-     .decomposition = row_function<embedding_grad_decomposition>}};
+const Op<kernels::EmbeddingGrad> embedding_grad_op{
+    {.name = "embedding_grad", .saves = save_second, .result = ResultDtype::requested, .mixed = true},
+    embedding_grad_vjp,
+    embedding_grad_decomposition};
 
 // The gradient of the weight. If the engine allows it (Node::accumulator), rows are added to the leaf's
 // grad() in place and the result is undefined: to fill a second tensor of the weight's size and add it would
@@ -63,14 +60,12 @@ Tensor table_grad(const Node& c, std::int64_t padding_idx, const Tensor& g) {
     return {};
 }
 
-const OpOf<kernels::Embedding> embedding_op{
-    {.name = "embedding",
-     .save = save_second,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::Embedding& at, const Tensors& g) -> Tensors {
-         return {table_grad(c, at.padding_idx, g[0]), Tensor()};
-     },
-     .decomposition = row_function<embedding_decomposition>}};
+const Op<kernels::Embedding> embedding_op{
+    {.name = "embedding", .saves = save_second, .mixed = true},
+    [](const Node& c, const kernels::Embedding& at, const Tensors& g) -> Tensors {
+        return {table_grad(c, at.padding_idx, g[0]), Tensor()};
+    },
+    embedding_decomposition};
 
 Shape looked_up(const Tensor& weight, const Tensor& index) {
     Shape shape = index.shape();
@@ -94,18 +89,14 @@ Tensors gather_vjp(const Node& c, const kernels::Gather& at, const Tensors& g);
 Tensors scatter_add_vjp(const Node& c, const kernels::ScatterAdd& at, const Tensors& g);
 
 // A table look-up along any dimension.
-const OpOf<kernels::IndexSelect> index_select_op{
-    {.name = "index_select", .save = save_second, .vjp = row_function<index_select_vjp>}};
-const OpOf<kernels::IndexSelectGrad> index_select_grad_op{{.name = "index_select_grad",
-                                                           .save = save_second,
-                                                           .result = Result::asked,
-                                                           .vjp = row_function<index_select_grad_vjp>}};
-const OpOf<kernels::Gather> gather_op{
-    {.name = "gather", .save = save_second, .vjp = row_function<gather_vjp>}};
-const OpOf<kernels::ScatterAdd> scatter_add_op{{.name = "scatter_add",
-                                                .cast = Cast::promote,
-                                                .save = save_second,
-                                                .vjp = row_function<scatter_add_vjp>}};
+const Op<kernels::IndexSelect> index_select_op{{.name = "index_select", .saves = save_second},
+                                               index_select_vjp};
+const Op<kernels::IndexSelectGrad> index_select_grad_op{
+    {.name = "index_select_grad", .saves = save_second, .result = ResultDtype::requested},
+    index_select_grad_vjp};
+const Op<kernels::Gather> gather_op{{.name = "gather", .saves = save_second}, gather_vjp};
+const Op<kernels::ScatterAdd> scatter_add_op{
+    {.name = "scatter_add", .cast = CastPolicy::promote, .saves = save_second}, scatter_add_vjp};
 
 Shape with_size(Shape shape, std::int64_t dim, std::int64_t size) {
     shape[int(dim)] = size;

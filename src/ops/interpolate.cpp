@@ -35,14 +35,11 @@ Tensor resized(const Tensor& x, int dim, std::int64_t results, const kernels::In
 Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g);
 Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, const Tensors& g);
 
-const OpOf<kernels::Interpolate> interpolate_op{
-    {.save = save_none,
-     .vjp = row_function<interpolate_vjp>,
-     .decomposition = [](In in, const kernels::Interpolate& at) -> Tensors {
-         return {resized(resized(in[0], 1, at.size.height, at), 2, at.size.width, at)};
-     }}};
-const OpOf<kernels::InterpolateGrad> interpolate_grad_op{
-    {.save = save_none, .vjp = row_function<interpolate_grad_vjp>}};
+const Op<kernels::Interpolate> interpolate_op{
+    {.saves = save_none}, interpolate_vjp, [](In in, const kernels::Interpolate& at) -> Tensors {
+        return {resized(resized(in[0], 1, at.size.height, at), 2, at.size.width, at)};
+    }};
+const Op<kernels::InterpolateGrad> interpolate_grad_op{{.saves = save_none}, interpolate_grad_vjp};
 
 Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g) {
     return {call(interpolate_grad_op, {g[0]}, {at.bilinear, at.align_corners}, c.inputs[0].shape)};

@@ -7,20 +7,19 @@ namespace mezzo {
 
 namespace {
 
-const OpOf<kernels::Cat> cat_op{
-    {.name = "cat",
-     .save = save_none,
-     .vjp = [](const Node& c, const kernels::Cat& at, const Tensors& g) -> Tensors {
-         const int dim = int(at.dim);
-         Tensors grads;
-         std::int64_t start = 0;
-         for (std::size_t i = 0; i < c.inputs.size(); ++i) {
-             const std::int64_t count = c.inputs[i].shape[dim];
-             grads.push_back(c.needs(int(i)) ? g[0].slice(dim, start, start + count) : Tensor());
-             start += count;
-         }
-         return grads;
-     }}};
+const Op<kernels::Cat> cat_op{
+    {.name = "cat", .saves = save_none},
+    [](const Node& c, const kernels::Cat& at, const Tensors& g) -> Tensors {
+        const int dim = int(at.dim);
+        Tensors grads;
+        std::int64_t start = 0;
+        for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+            const std::int64_t count = c.inputs[i].shape[dim];
+            grads.push_back(c.needs(int(i)) ? g[0].slice(dim, start, start + count) : Tensor());
+            start += count;
+        }
+        return grads;
+    }};
 
 // Sizes must agree except along dim, where they add up.
 Shape joined_shape(const Tensors& tensors, int dim) {

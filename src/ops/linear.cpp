@@ -56,30 +56,30 @@ Tensor through_activation(Activation activation, const Tensor& dy, const Tensor&
 Tensor column_sums_of(const Tensor& dz) { return column_sum(dz, dz.dtype() == float64 ? float64 : float32); }
 
 // dy, saved, ReLU mask -> dz, and its column sums. Kernels may read the mask instead of relu's result.
-const OpOf<kernels::ActivationGrad> activation_grad_op{
-    {.name = "activation_grad",
-     .statistics = 1,
-     .decomposition = [](In in, const kernels::ActivationGrad& at) -> Tensors {
-         const Tensor dz = through_activation(at.activation, in[0], in[1]);
-         return {dz, column_sums_of(dz)};
-     }}};
+const Op<kernels::ActivationGrad> activation_grad_op{{.name = "activation_grad", .first_float32_result = 1},
+                                                     nullptr,
+                                                     [](In in, const kernels::ActivationGrad& at) -> Tensors {
+                                                         const Tensor dz =
+                                                             through_activation(at.activation, in[0], in[1]);
+                                                         return {dz, column_sums_of(dz)};
+                                                     }};
 
 // dz, W, and the saved tensor and ReLU mask of the layer below -> dz of the layer below, and its column
 // sums if they are requested.
-const OpOf<kernels::LinearInputGrad> linear_input_grad_op{
-    {.name = "linear_input_grad",
-     .statistics = 1,
-     .decomposition = [](In in, const kernels::LinearInputGrad& at) -> Tensors {
-         const Tensor dz = through_activation(at.activation, matmul(in[0], in[1]), in[2]);
-         if (!at.column_sums) return {dz};
-         return {dz, column_sums_of(dz)};
-     }}};
+const Op<kernels::LinearInputGrad> linear_input_grad_op{
+    {.name = "linear_input_grad", .first_float32_result = 1},
+    nullptr,
+    [](In in, const kernels::LinearInputGrad& at) -> Tensors {
+        const Tensor dz = through_activation(at.activation, matmul(in[0], in[1]), in[2]);
+        if (!at.column_sums) return {dz};
+        return {dz, column_sums_of(dz)};
+    }};
 
 // dz, x -> dW, db
-const OpOf<kernels::LinearWeightGrad> linear_weight_grad_op{
-    {.decomposition = [](In in, const kernels::LinearWeightGrad&) -> Tensors {
+const Op<kernels::LinearWeightGrad> linear_weight_grad_op{
+    {}, nullptr, [](In in, const kernels::LinearWeightGrad&) -> Tensors {
         return {matmul(in[0].t(), in[1]), column_sum(in[0], in[0].dtype())};
-    }}};
+    }};
 const KernelOf<kernels::LinearWeightGrad> linear_weight_grad_kernel;
 
 // The gradient of the pre-activation, and its column sums if a kernel has computed them with it.
@@ -87,7 +87,7 @@ struct ActivationGradient {
     Tensor dz, sums = {};
 };
 
-Activation activation_of(const Node& node) { return node.at.as<kernels::Linear>().activation; }
+Activation activation_of(const Node& node) { return node.attributes.as<kernels::Linear>().activation; }
 
 bool needs_bias(const Node& node) { return node.inputs.size() > 2 && node.needs(2); }
 
@@ -136,7 +136,7 @@ ActivationGradient activation_gradient(const Node& node, const Tensors& grads) {
 bool passes_activation_below(const Node& node, const Tensor& dz) {
     if (grad_enabled() || !fuses_layers(dz.device(), dz.dtype()) || !node.sole_consumer(0)) return false;
     const Node& below = *node.edges[0].node;
-    return node.edges[0].output == 0 && below.row->vjp == node.row->vjp &&
+    return node.edges[0].output == 0 && below.op->is<kernels::Linear>() &&
            activation_of(below) != Activation::none && below.outputs[0].dtype == dz.dtype();
 }
 
@@ -206,27 +206,27 @@ Tensors linear_vjp(const Node& node, const Tensors& grads) {
 
 // Three ops, because the gradients of the activations read different tensors: relu's its result or, with
 // cuda::GemmOptions::relu_masks, also the mask of its positive values; gelu's the pre-activation.
-const OpOf<kernels::Linear> linear_op{{.name = "linear",
-                                       .cast = Cast::low,
-                                       .save = save_inputs,
-                                       .fused_gradients = linear_fused_gradients,
-                                       .vjp = row_function<linear_vjp>,
-                                       .decomposition = row_function<linear_decomposition>}};
-const OpOf<kernels::Linear> linear_relu_op{{.name = "linear_relu",
-                                            .cast = Cast::low,
-                                            .save = save_inputs | save_outputs,
-                                            .bits = 1,
-                                            .fused_gradients = linear_fused_gradients,
-                                            .vjp = row_function<linear_vjp>,
-                                            .decomposition = row_function<linear_decomposition>}};
-const OpOf<kernels::Linear> linear_gelu_op{{.name = "linear_gelu",
-                                            .cast = Cast::low,
-                                            .save = save_inputs | save_outputs,
-                                            .fused_gradients = linear_fused_gradients,
-                                            .vjp = row_function<linear_vjp>,
-                                            .decomposition = row_function<linear_decomposition>}};
+const Op<kernels::Linear> linear_op{{.name = "linear",
+                                     .cast = CastPolicy::low,
+                                     .saves = save_inputs,
+                                     .fused_gradients = linear_fused_gradients},
+                                    linear_vjp,
+                                    linear_decomposition};
+const Op<kernels::Linear> linear_relu_op{{.name = "linear_relu",
+                                          .cast = CastPolicy::low,
+                                          .saves = save_inputs | save_outputs,
+                                          .bits_result = 1,
+                                          .fused_gradients = linear_fused_gradients},
+                                         linear_vjp,
+                                         linear_decomposition};
+const Op<kernels::Linear> linear_gelu_op{{.name = "linear_gelu",
+                                          .cast = CastPolicy::low,
+                                          .saves = save_inputs | save_outputs,
+                                          .fused_gradients = linear_fused_gradients},
+                                         linear_vjp,
+                                         linear_decomposition};
 
-const OpOf<kernels::Linear>& row_for(LinearActivation activation) {
+const Op<kernels::Linear>& row_for(LinearActivation activation) {
     if (activation == LinearActivation::none) return linear_op;
     return activation == LinearActivation::relu ? linear_relu_op : linear_gelu_op;
 }
@@ -325,7 +325,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearA
     // The second result, which only the gradient reads.
     if (activation != LinearActivation::none && recording(x, weight, bias)) {
         const bool relu = activation == LinearActivation::relu;
-        if (!relu || makes_mask(x.device(), autocast_dtype(Cast::low, x)))
+        if (!relu || makes_mask(x.device(), autocast_dtype(CastPolicy::low, x)))
             shapes[results++] = relu ? mask_shape(shapes[0]) : shapes[0];
     }
     const Tensor given[] = {x, weight, bias};

@@ -108,7 +108,7 @@ template <class G, class A> G grad_attributes(const A& at) {
 
 // Without a slope by the target, the loss depends on input - target alone and the two gradients are opposite.
 template <class G, class A>
-Tensors loss_vjp(const OpOf<G>& grad_op, Slope* by_target, const Node& c, const A& at, const Tensor& g) {
+Tensors loss_vjp(const Op<G>& grad_op, Slope* by_target, const Node& c, const A& at, const Tensor& g) {
     // From the fused kernel, in `dtype`.
     const auto input_grad = [&](Dtype dtype) {
         return call(grad_op, {g, c.in(0), c.in(1)}, grad_attributes<G>(at), c.inputs[0].shape, dtype);
@@ -130,18 +130,17 @@ Tensors loss_vjp(const OpOf<G>& grad_op, Slope* by_target, const Node& c, const 
 
 // Two ops per loss: the gradient by the input (inputs g, input, target), whose own gradient comes from its
 // decomposition, and the loss. Kernels read 16-bit inputs as they are, so autocast converts none.
-#define MEZZO_LOSS(loss, Attributes, policy, value, slope, by_target)                              \
-    const OpOf<kernels::Attributes##Grad> loss##_grad_op{                                          \
-        {.result = Result::asked,                                                                  \
-         .mixed = true,                                                                            \
-         .decomposition = row_function<grad_decomposition<kernels::Attributes##Grad, slope>>}};    \
-    const OpOf<kernels::Attributes> loss##_op{                                                     \
-        {.cast = Cast::policy,                                                                     \
-         .result = Result::asked,                                                                  \
-         .mixed = true,                                                                            \
-         .vjp = [](const Node& c, const kernels::Attributes& at,                                   \
-                   const Tensors& g) { return loss_vjp(loss##_grad_op, by_target, c, at, g[0]); }, \
-         .decomposition = row_function<loss_decomposition<kernels::Attributes, value>>}};
+#define MEZZO_LOSS(loss, Attributes, policy, value, slope, by_target)                  \
+    const Op<kernels::Attributes##Grad> loss##_grad_op{                                \
+        {.result = ResultDtype::requested, .mixed = true},                             \
+        nullptr,                                                                       \
+        grad_decomposition<kernels::Attributes##Grad, slope>};                         \
+    const Op<kernels::Attributes> loss##_op{                                           \
+        {.cast = CastPolicy::policy, .result = ResultDtype::requested, .mixed = true}, \
+        [](const Node& c, const kernels::Attributes& at, const Tensors& g) {           \
+            return loss_vjp(loss##_grad_op, by_target, c, at, g[0]);                   \
+        },                                                                             \
+        loss_decomposition<kernels::Attributes, value>};
 MEZZO_LOSS(mse_loss, MseLoss, fp32_out, mse_value, mse_slope, nullptr)
 MEZZO_LOSS(l1_loss, L1Loss, fp32_out, l1_value, l1_slope, nullptr)
 MEZZO_LOSS(smooth_l1_loss, SmoothL1Loss, fp32_out, smooth_l1_value, smooth_l1_slope, nullptr)
@@ -152,8 +151,8 @@ MEZZO_LOSS(binary_cross_entropy_with_logits, BinaryCrossEntropyWithLogits, fp32_
 #undef MEZZO_LOSS
 
 template <class A>
-Tensor loss(const OpOf<A>& op, const Tensor& input, const Tensor& target, const std::type_identity_t<A>& at) {
-    const char* name = op.row().name;
+Tensor loss(const Op<A>& op, const Tensor& input, const Tensor& target, const std::type_identity_t<A>& at) {
+    const char* name = op.name();
     check_floating(name, input);
     check_floating(name, target, "target");
     check_same_shape(name, input, target);

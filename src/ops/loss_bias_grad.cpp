@@ -9,18 +9,18 @@ namespace mezzo {
 
 namespace {
 
-const OpOf<kernels::MseLossBiasGrad> mse_loss_bias_grad_op{
-    {.mixed = true,
-     .statistics = 1,
-     .decomposition = [](In in, const kernels::MseLossBiasGrad& at) -> Tensors {
-         const Tensor of_value = spread_loss_grad(in[2], at.reduction, double(in[0].numel()));
-         const Tensor gradient = 2.0 * (of_value * (in[0] - in[1]));
-         return {gradient, column_sum(gradient, gradient.dtype())};
-     }}};
+const Op<kernels::MseLossBiasGrad> mse_loss_bias_grad_op{
+    {.mixed = true, .first_float32_result = 1},
+    nullptr,
+    [](In in, const kernels::MseLossBiasGrad& at) -> Tensors {
+        const Tensor of_value = spread_loss_grad(in[2], at.reduction, double(in[0].numel()));
+        const Tensor gradient = 2.0 * (of_value * (in[0] - in[1]));
+        return {gradient, column_sum(gradient, gradient.dtype())};
+    }};
 
 bool is_plain_linear(const Node& node) {
-    return node.row->kernel == &kernel_id<kernels::Linear> &&
-           node.at.as<kernels::Linear>().activation == Activation::none;
+    return node.op->is<kernels::Linear>() &&
+           node.attributes.as<kernels::Linear>().activation == Activation::none;
 }
 
 // Whether input 0 is the result of a linear layer with a bias, whose gradients come from this loss alone. A

@@ -27,12 +27,14 @@ Tensor kl_value(const Tensor& x, const Tensor& t, bool log_target) {
     return masked_fill(t * log(masked_fill(t, zero, 1)), zero, 0) - weighted(t, x);
 }
 
-const OpOf<KlDiv> kl_div_op{
-    {.cast = Cast::fp32, .result = Result::promoted, .decomposition = [](In in, const KlDiv& at) -> Tensors {
-         const Tensor value = kl_value(in[0], in[1], at.log_target);
-         if (!at.batch_mean) return {reduced(value, at.reduction)};
-         return {sum(value) / double(std::max<std::int64_t>(value.dim() ? value.size(0) : 1, 1))};
-     }}};
+const Op<KlDiv> kl_div_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const KlDiv& at) -> Tensors {
+        const Tensor value = kl_value(in[0], in[1], at.log_target);
+        if (!at.batch_mean) return {reduced(value, at.reduction)};
+        return {sum(value) / double(std::max<std::int64_t>(value.dim() ? value.size(0) : 1, 1))};
+    }};
 
 struct HingeEmbedding {
     static constexpr const char* name = "hinge_embedding_loss";
@@ -41,14 +43,14 @@ struct HingeEmbedding {
 };
 
 // x where t is 1, max(0, margin - x) where it is -1; PyTorch's sum of the two cases for any other t, too.
-const OpOf<HingeEmbedding> hinge_embedding_op{
-    {.cast = Cast::fp32,
-     .result = Result::promoted,
-     .decomposition = [](In in, const HingeEmbedding& at) -> Tensors {
-         const Tensor &x = in[0], &t = in[1];
-         const Tensor far = masked_fill(relu(at.margin - x), eq(t, 1.0), 0);
-         return {reduced(far + masked_fill(x, eq(t, -1.0), 0), at.reduction)};
-     }}};
+const Op<HingeEmbedding> hinge_embedding_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const HingeEmbedding& at) -> Tensors {
+        const Tensor &x = in[0], &t = in[1];
+        const Tensor far = masked_fill(relu(at.margin - x), eq(t, 1.0), 0);
+        return {reduced(far + masked_fill(x, eq(t, -1.0), 0), at.reduction)};
+    }};
 
 struct CosineEmbedding {
     static constexpr const char* name = "cosine_embedding_loss";
@@ -57,35 +59,35 @@ struct CosineEmbedding {
 };
 
 // With PyTorch's 1e-12 under the root, which differs from the eps of cosine_similarity().
-const OpOf<CosineEmbedding> cosine_embedding_op{
-    {.cast = Cast::fp32,
-     .result = Result::promoted,
-     .decomposition = [](In in, const CosineEmbedding& at) -> Tensors {
-         const Tensor &a = in[0], &b = in[1], &t = in[2];
-         const Tensor sizes = (sum(square(a), {-1}) + 1e-12) * (sum(square(b), {-1}) + 1e-12);
-         const Tensor cosine = sum(a * b, {-1}) / sqrt(sizes);
-         const Tensor same = masked_fill(1.0 - cosine, ne(t, 1.0), 0);
-         const Tensor other = masked_fill(relu(cosine - at.margin), ne(t, -1.0), 0);
-         return {reduced(same + other, at.reduction)};
-     }}};
+const Op<CosineEmbedding> cosine_embedding_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const CosineEmbedding& at) -> Tensors {
+        const Tensor &a = in[0], &b = in[1], &t = in[2];
+        const Tensor sizes = (sum(square(a), {-1}) + 1e-12) * (sum(square(b), {-1}) + 1e-12);
+        const Tensor cosine = sum(a * b, {-1}) / sqrt(sizes);
+        const Tensor same = masked_fill(1.0 - cosine, ne(t, 1.0), 0);
+        const Tensor other = masked_fill(relu(cosine - at.margin), ne(t, -1.0), 0);
+        return {reduced(same + other, at.reduction)};
+    }};
 
 struct TripletMargin {
     static constexpr const char* name = "triplet_margin_loss";
     TripletOptions options = {};
 };
 
-const OpOf<TripletMargin> triplet_margin_op{
-    {.cast = Cast::fp32,
-     .result = Result::promoted,
-     .decomposition = [](In in, const TripletMargin& at) -> Tensors {
-         const TripletOptions& o = at.options;
-         const auto distance = [&](const Tensor& a, const Tensor& b) {
-             return pairwise_distance(a, b, {.p = o.p, .eps = o.eps});
-         };
-         Tensor away = distance(in[0], in[2]);
-         if (o.swap) away = minimum(away, distance(in[1], in[2]));
-         return {reduced(relu(distance(in[0], in[1]) - away + o.margin), o.reduction)};
-     }}};
+const Op<TripletMargin> triplet_margin_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const TripletMargin& at) -> Tensors {
+        const TripletOptions& o = at.options;
+        const auto distance = [&](const Tensor& a, const Tensor& b) {
+            return pairwise_distance(a, b, {.p = o.p, .eps = o.eps});
+        };
+        Tensor away = distance(in[0], in[2]);
+        if (o.swap) away = minimum(away, distance(in[1], in[2]));
+        return {reduced(relu(distance(in[0], in[1]) - away + o.margin), o.reduction)};
+    }};
 
 Shape result_shape(const Shape& values, Reduction reduction) {
     check_reduction("loss", reduction);

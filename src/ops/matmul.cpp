@@ -25,13 +25,10 @@ Tensors matmul_vjp(const Node& c, const Tensors& g) {
 }
 
 // a [batch.., m, k], b [batch.., k, n], with equal batch dimensions.
-const OpOf<kernels::MatMul> matmul_op{{.name = "matmul",
-                                       .cast = Cast::low,
-                                       .strided = true,
-                                       .vjp = row_function<matmul_vjp>,
-                                       .decomposition = [](In in) -> Tensors {
-                                           return {sum(in[0].unsqueeze(-1) * in[1].unsqueeze(-3), {-2})};
-                                       }}};
+const Op<kernels::MatMul> matmul_op{
+    {.name = "matmul", .cast = CastPolicy::low, .strided = true}, matmul_vjp, [](In in) -> Tensors {
+        return {sum(in[0].unsqueeze(-1) * in[1].unsqueeze(-3), {-2})};
+    }};
 
 Tensor product(const Tensor& a, const Tensor& b, std::optional<Dtype> dtype = {}) {
     Shape shape = a.shape();
@@ -75,7 +72,7 @@ Tensor gemm_ready(const Tensor& x) {
 void check_factors(const char* op, const Tensor& a, const Tensor& b) {
     check_floating(op, a, "the first operand");
     check_floating(op, b, "the second operand");
-    const Dtype da = autocast_dtype(Cast::low, a), db = autocast_dtype(Cast::low, b);
+    const Dtype da = autocast_dtype(CastPolicy::low, a), db = autocast_dtype(CastPolicy::low, b);
     check(da == db, ErrorKind::dtype, op, ": operands are ", da, " and ", db,
           "; convert one with to(), or open an Autocast scope (which leaves float64 alone)");
 }

@@ -119,10 +119,8 @@ Tensor zeros_for(const Tensor& weight) {
     return zeros({weight.size(0)}, {.dtype = weight.dtype(), .device = weight.device()});
 }
 
-const OpOf<At> merged_linear_op{{.cast = Cast::low,
-                                 .save = save_inputs,
-                                 .vjp = row_function<merged_linear_vjp>,
-                                 .decomposition = row_function<merged_linear_decomposition>}};
+const Op<At> merged_linear_op{
+    {.cast = CastPolicy::low, .saves = save_inputs}, merged_linear_vjp, merged_linear_decomposition};
 
 }  // namespace
 

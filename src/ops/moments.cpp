@@ -15,8 +15,7 @@ namespace {
 
 Tensors prod_vjp(const Node& c, const kernels::Prod& at, const Tensors& g);
 
-const OpOf<kernels::Prod> prod_op{
-    {.name = "prod", .cast = Cast::fp32_out, .mixed = true, .vjp = row_function<prod_vjp>}};
+const Op<kernels::Prod> prod_op{{.name = "prod", .cast = CastPolicy::fp32_out, .mixed = true}, prod_vjp};
 
 // The axes that are not in `axes`, and then those.
 Axes reduced_last(const Axes& axes, int dims) {
@@ -61,33 +60,29 @@ Tensor variance(const Tensor& x, const kernels::Var& at) {
     return sum(squares, at.axes, {.keepdim = at.keepdim}) / freedom(x.shape(), at.axes, at.correction);
 }
 
-const OpOf<kernels::Var> var_op{
-    {.name = "var",
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::Var& at, const Tensors& g) -> Tensors {
-         return {variance_vjp(c, at, wide(g[0]))};
-     },
-     .decomposition = [](In in, const kernels::Var& at) -> Tensors { return {variance(in[0], at)}; }}};
+const Op<kernels::Var> var_op{{.name = "var", .mixed = true},
+                              [](const Node& c, const kernels::Var& at, const Tensors& g) -> Tensors {
+                                  return {variance_vjp(c, at, wide(g[0]))};
+                              },
+                              [](In in, const kernels::Var& at) -> Tensors { return {variance(in[0], at)}; }};
 
 // The variance itself may leave the range of 16 bit, and the root of a small one has few digits.
-const OpOf<kernels::Std> std_op{
-    {.name = "std",
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::Std& at, const Tensors& g) -> Tensors {
-         const Tensor x = wide(c.in(0));
-         const Tensor y = std(x, at.axes, {.keepdim = true, .correction = at.correction});
-         const Tensor kept = with_kept_dims(wide(g[0]), x.shape(), at.axes);
-         return {
-             variance_vjp(c, at, masked_fill(kept / (2.0 * masked_fill(y, eq(y, 0.0), 1)), eq(y, 0.0), 0))};
-     },
-     .decomposition = [](In in, const kernels::Std& at) -> Tensors {
-         return {
-             sqrt(variance(in[0], {.axes = at.axes, .correction = at.correction, .keepdim = at.keepdim}))};
-     }}};
+const Op<kernels::Std> std_op{
+    {.name = "std", .mixed = true},
+    [](const Node& c, const kernels::Std& at, const Tensors& g) -> Tensors {
+        const Tensor x = wide(c.in(0));
+        const Tensor y = std(x, at.axes, {.keepdim = true, .correction = at.correction});
+        const Tensor kept = with_kept_dims(wide(g[0]), x.shape(), at.axes);
+        return {
+            variance_vjp(c, at, masked_fill(kept / (2.0 * masked_fill(y, eq(y, 0.0), 1)), eq(y, 0.0), 0))};
+    },
+    [](In in, const kernels::Std& at) -> Tensors {
+        return {sqrt(variance(in[0], {.axes = at.axes, .correction = at.correction, .keepdim = at.keepdim}))};
+    }};
 
 template <class A>
-Tensor moment(const OpOf<A>& op, const Tensor& x, const Axes& axes, const VarOptions& options) {
-    const char* name = op.row().name;
+Tensor moment(const Op<A>& op, const Tensor& x, const Axes& axes, const VarOptions& options) {
+    const char* name = op.name();
     check_floating(name, x);
     const A at{.axes = normal_axes(name, axes, x.dim()),
                .correction = options.correction,
@@ -96,16 +91,14 @@ Tensor moment(const OpOf<A>& op, const Tensor& x, const Axes& axes, const VarOpt
 }
 
 // argmin is argmax of -x, or of -1 - x for integers, which does not overflow.
-const OpOf<kernels::ArgMin> argmin_op{{.name = "argmin",
-                                       .save = save_none,
-                                       .result = Result::indices,
-                                       .differentiable = false,
-                                       .decomposition = [](In in, const kernels::ArgMin& at) -> Tensors {
-                                           const Tensor& x = in[0];
-                                           const Tensor y = argmax(
-                                               is_floating(x.dtype()) ? -x : -1.0 - cast(x, int64), at.dim);
-                                           return {y};
-                                       }}};
+const Op<kernels::ArgMin> argmin_op{
+    {.name = "argmin", .saves = save_none, .result = ResultDtype::indices, .differentiable = false},
+    nullptr,
+    [](In in, const kernels::ArgMin& at) -> Tensors {
+        const Tensor& x = in[0];
+        const Tensor y = argmax(is_floating(x.dtype()) ? -x : -1.0 - cast(x, int64), at.dim);
+        return {y};
+    }};
 
 }  // namespace
 

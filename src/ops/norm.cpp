@@ -45,20 +45,18 @@ Tensors rms_norm_grad_decomposition(In in, const kernels::RmsNormGrad& at) {
     return {added(n.rstd * (gw - n.x * row_mean(gw * n.x)), in[4]), sum(g * n.x, {0})};
 }
 
-const OpOf<kernels::LayerNormGrad> layer_norm_grad_op{
-    {.name = "layer_norm_grad",
-     .mixed = true,
-     .statistics = 1,
-     .decomposition = [](In in, const kernels::LayerNormGrad& at) {
-         Tensors grads = layer_norm_grad_decomposition(in, at.eps);
-         grads[0] = added(grads[0], in[5]);
-         return grads;
-     }}};
-const OpOf<kernels::RmsNormGrad> rms_norm_grad_op{
-    {.name = "rms_norm_grad",
-     .mixed = true,
-     .statistics = 1,
-     .decomposition = row_function<rms_norm_grad_decomposition>}};
+const Op<kernels::LayerNormGrad> layer_norm_grad_op{
+    {.name = "layer_norm_grad", .mixed = true, .first_float32_result = 1},
+    nullptr,
+    [](In in, const kernels::LayerNormGrad& at) {
+        Tensors grads = layer_norm_grad_decomposition(in, at.eps);
+        grads[0] = added(grads[0], in[5]);
+        return grads;
+    }};
+const Op<kernels::RmsNormGrad> rms_norm_grad_op{
+    {.name = "rms_norm_grad", .mixed = true, .first_float32_result = 1},
+    nullptr,
+    rms_norm_grad_decomposition};
 
 // g and x: matrices of rows. waiting: a gradient of x that is added to this one, or undefined.
 Tensors layer_norm_grad(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& row_mean,
@@ -81,51 +79,50 @@ Tensors in_shape(Tensors grads, const Node& c) {
     return grads;
 }
 
-const OpOf<kernels::LayerNorm> layer_norm_op{
+const Op<kernels::LayerNorm> layer_norm_op{
     {.name = "layer_norm",
-     .cast = Cast::fp32_out,
-     .save = save_inputs | save_statistics,
+     .cast = CastPolicy::fp32_out,
+     .saves = save_inputs | save_statistics,
      .mixed = true,
-     .copy16 = true,
-     .statistics = 1,
-     .vjp = [](const Node& c, const kernels::LayerNorm& at, const Tensors& g) -> Tensors {
-         return in_shape(layer_norm_grad(matrix_of(g[0]), matrix_of(c.in(0)), c.in(1), c.out(1), c.out(2),
-                                         accumulated_rows(c), at.eps, c.grad_dtype(0)),
-                         c);
-     },
-     .decomposition = [](In in, const kernels::LayerNorm& at) -> Tensors {
-         return {layer_norm_of(in[0], in[1], in[2], at.eps)};
-     }}};
+     .writes_copy16 = true,
+     .first_float32_result = 1},
+    [](const Node& c, const kernels::LayerNorm& at, const Tensors& g) -> Tensors {
+        return in_shape(layer_norm_grad(matrix_of(g[0]), matrix_of(c.in(0)), c.in(1), c.out(1), c.out(2),
+                                        accumulated_rows(c), at.eps, c.grad_dtype(0)),
+                        c);
+    },
+    [](In in, const kernels::LayerNorm& at) -> Tensors {
+        return {layer_norm_of(in[0], in[1], in[2], at.eps)};
+    }};
 
-const OpOf<kernels::RmsNorm> rms_norm_op{
+const Op<kernels::RmsNorm> rms_norm_op{
     {.name = "rms_norm",
-     .cast = Cast::fp32_out,
-     .save = save_inputs | save_statistics,
+     .cast = CastPolicy::fp32_out,
+     .saves = save_inputs | save_statistics,
      .mixed = true,
-     .copy16 = true,
-     .statistics = 1,
-     .vjp = [](const Node& c, const kernels::RmsNorm& at, const Tensors& g) -> Tensors {
-         const Tensor x = matrix_of(c.in(0));
-         const Shape shapes[] = {x.shape(), c.inputs[1].shape};
-         return in_shape(
-             call(rms_norm_grad_op, Tensors{matrix_of(g[0]), x, c.in(1), c.out(1), accumulated_rows(c)},
-                  {.eps = at.eps}, shapes, c.grad_dtype(0)),
-             c);
-     },
-     .decomposition = [](In in, const kernels::RmsNorm& at) -> Tensors {
-         return {normalised(in[0], at.eps, false).x * in[1]};
-     }}};
+     .writes_copy16 = true,
+     .first_float32_result = 1},
+    [](const Node& c, const kernels::RmsNorm& at, const Tensors& g) -> Tensors {
+        const Tensor x = matrix_of(c.in(0));
+        const Shape shapes[] = {x.shape(), c.inputs[1].shape};
+        return in_shape(
+            call(rms_norm_grad_op, Tensors{matrix_of(g[0]), x, c.in(1), c.out(1), accumulated_rows(c)},
+                 {.eps = at.eps}, shapes, c.grad_dtype(0)),
+            c);
+    },
+    [](In in, const kernels::RmsNorm& at) -> Tensors {
+        return {normalised(in[0], at.eps, false).x * in[1]};
+    }};
 
 // One op instead of layer_norm_grad, dropout and column_sum. It saves two passes over the gradient of z.
-const OpOf<kernels::DropoutAddLayerNormGrad> dropout_add_layer_norm_grad_op{
-    {.name = "dropout_add_layer_norm_grad",
-     .mixed = true,
-     .statistics = 1,
-     .decomposition = [](In in, const kernels::DropoutAddLayerNormGrad& at) -> Tensors {
-         const Tensors through = layer_norm_grad_decomposition(in, at.forward.eps);
-         const Tensor dx = dropout_at(through[0], at.forward.dropout_p, at.forward.stream);
-         return {dx, through[0], through[1], through[2], sum(dx, {0})};
-     }}};
+const Op<kernels::DropoutAddLayerNormGrad> dropout_add_layer_norm_grad_op{
+    {.name = "dropout_add_layer_norm_grad", .mixed = true, .first_float32_result = 1},
+    nullptr,
+    [](In in, const kernels::DropoutAddLayerNormGrad& at) -> Tensors {
+        const Tensors through = layer_norm_grad_decomposition(in, at.forward.eps);
+        const Tensor dx = dropout_at(through[0], at.forward.dropout_p, at.forward.stream);
+        return {dx, through[0], through[1], through[2], sum(dx, {0})};
+    }};
 
 enum DropoutAddLayerNormInput { weight_input, x_input, x_bias_input, residual_input, bias_input };
 
@@ -172,18 +169,18 @@ Tensors dropout_add_layer_norm_vjp(const Node& c, const kernels::DropoutAddLayer
 }
 
 // The weight is first because it is the only input that the gradient reads.
-const OpOf<kernels::DropoutAddLayerNorm> dropout_add_layer_norm_op{
+const Op<kernels::DropoutAddLayerNorm> dropout_add_layer_norm_op{
     {.name = "dropout_add_layer_norm",
-     .cast = Cast::fp32_out,
-     .save = save_first | save_statistics,
-     .result = Result::asked,
+     .cast = CastPolicy::fp32_out,
+     .saves = save_first | save_statistics,
+     .result = ResultDtype::requested,
      .mixed = true,
-     .copy16 = true,
-     .statistics = 1,
-     .vjp = row_function<dropout_add_layer_norm_vjp>,
-     .decomposition = [](In in, const kernels::DropoutAddLayerNorm& at) -> Tensors {
-         return {layer_norm_of(dropped_sum(in, at), in[weight_input], in[bias_input], at.eps)};
-     }}};
+     .writes_copy16 = true,
+     .first_float32_result = 1},
+    dropout_add_layer_norm_vjp,
+    [](In in, const kernels::DropoutAddLayerNorm& at) -> Tensors {
+        return {layer_norm_of(dropped_sum(in, at), in[weight_input], in[bias_input], at.eps)};
+    }};
 
 }  // namespace
 

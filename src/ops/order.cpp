@@ -10,12 +10,12 @@ namespace mezzo {
 
 namespace {
 
-const OpOf<kernels::ArgSort> argsort_op{
-    {.name = "argsort", .save = save_none, .result = Result::indices, .differentiable = false}};
-const OpOf<kernels::TopK> topk_op{
-    {.name = "topk", .save = save_none, .result = Result::indices, .differentiable = false}};
-const OpOf<kernels::SearchSorted> searchsorted_op{
-    {.name = "searchsorted", .save = save_none, .result = Result::indices, .differentiable = false}};
+const Op<kernels::ArgSort> argsort_op{
+    {.name = "argsort", .saves = save_none, .result = ResultDtype::indices, .differentiable = false}};
+const Op<kernels::TopK> topk_op{
+    {.name = "topk", .saves = save_none, .result = ResultDtype::indices, .differentiable = false}};
+const Op<kernels::SearchSorted> searchsorted_op{
+    {.name = "searchsorted", .saves = save_none, .result = ResultDtype::indices, .differentiable = false}};
 
 // Runs f on x with at least one dimension.
 template <class F> Sorted of_lines(const char* name, const Tensor& x, std::int64_t dim, const F& f) {

@@ -11,14 +11,12 @@ namespace {
 // Query, key and value of [batch, length, 3, heads, dim] as [batch, length, heads, dim].
 Tensor part(const Tensor& qkv, int i) { return qkv.select(2, i); }
 
-const OpOf<kernels::PackedAttentionGrad> packed_attention_grad_op{
-    {.strided = true,
-     .mixed = true,
-     .decomposition = [](In in, const kernels::PackedAttentionGrad& at) -> Tensors {
-         const Tensor all[] = {in[0], part(in[1], 0), part(in[1], 1), part(in[1], 2),
-                               in[2], in[3],          in[4],          in[5]};
-         return {stack(attention_grad_decomposition(all, {.forward = at.forward}), 2)};
-     }}};
+const Op<kernels::PackedAttentionGrad> packed_attention_grad_op{
+    {.strided = true, .mixed = true}, nullptr, [](In in, const kernels::PackedAttentionGrad& at) -> Tensors {
+        const Tensor all[] = {in[0], part(in[1], 0), part(in[1], 1), part(in[1], 2),
+                              in[2], in[3],          in[4],          in[5]};
+        return {stack(attention_grad_decomposition(all, {.forward = at.forward}), 2)};
+    }};
 
 Tensors packed_attention_vjp(const Node& c, const kernels::PackedAttention& at, const Tensors& g) {
     const Tensor given[] = {with_unit_stride(g[0]), c.in(0), c.out(), c.out(1), c.out(2), c.in(1)};
@@ -26,17 +24,17 @@ Tensors packed_attention_vjp(const Node& c, const kernels::PackedAttention& at, 
                 std::span<const Shape>(&c.inputs[0].shape, 1));
 }
 
-const OpOf<kernels::PackedAttention> packed_attention_op{
-    {.cast = Cast::low,
-     .save = save_inputs | save_outputs,
+const Op<kernels::PackedAttention> packed_attention_op{
+    {.cast = CastPolicy::low,
+     .saves = save_inputs | save_outputs,
      .strided = true,
      .mixed = true,
-     .statistics = 1,
-     .vjp = row_function<packed_attention_vjp>,
-     .decomposition = [](In in, const kernels::PackedAttention& at) -> Tensors {
-         const Tensor all[] = {part(in[0], 0), part(in[0], 1), part(in[0], 2), in[1]};
-         return attention_decomposition(all, at.attention);
-     }}};
+     .first_float32_result = 1},
+    packed_attention_vjp,
+    [](In in, const kernels::PackedAttention& at) -> Tensors {
+        const Tensor all[] = {part(in[0], 0), part(in[0], 1), part(in[0], 2), in[1]};
+        return attention_decomposition(all, at.attention);
+    }};
 
 }  // namespace
 

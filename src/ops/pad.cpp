@@ -29,14 +29,13 @@ Tensors pad_decomposition(In in, const kernels::Pad& at) {
     return {y};
 }
 
-const OpOf<kernels::Pad> pad_op{
-    {.save = save_none,
-     .vjp = [](const Node& c, const kernels::Pad& at, const Tensors& g) -> Tensors {
-         Shape to = at.before;
-         for (int d = 0; d < to.size(); ++d) to[d] += c.inputs[0].shape[d];
-         return {cropped(g[0], at.before, to)};
-     },
-     .decomposition = row_function<pad_decomposition>}};
+const Op<kernels::Pad> pad_op{{.saves = save_none},
+                              [](const Node& c, const kernels::Pad& at, const Tensors& g) -> Tensors {
+                                  Shape to = at.before;
+                                  for (int d = 0; d < to.size(); ++d) to[d] += c.inputs[0].shape[d];
+                                  return {cropped(g[0], at.before, to)};
+                              },
+                              pad_decomposition};
 
 // Numbers of elements to add to each dimension, and the resulting sizes.
 struct Plan {

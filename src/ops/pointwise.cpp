@@ -12,33 +12,31 @@ namespace {
 
 // In decompositions 16-bit inputs have been converted, so that only the result is rounded.
 // From the nearer end, so that a weight of 1 gives b exactly.
-const OpOf<kernels::Lerp> lerp_op{
-    {.result = Result::promoted, .strided = true, .mixed = true, .decomposition = [](In in) -> Tensors {
-         const Tensor &a = in[0], &b = in[1], &w = in[2], d = b - a;
-         return {where(lt(abs(w), 0.5), a + w * d, b - (1.0 - w) * d)};
-     }}};
-const OpOf<kernels::LerpScalar> lerp_scalar_op{
-    {.result = Result::promoted,
-     .strided = true,
-     .mixed = true,
-     .decomposition = [](In in, const kernels::LerpScalar& at) -> Tensors {
-         const Tensor d = in[1] - in[0];
-         if (std::abs(at.weight) < 0.5) return {in[0] + at.weight * d};
-         return {in[1] - (1 - at.weight) * d};
-     }}};
-const OpOf<kernels::AddCMul> addcmul_op{{.cast = Cast::promote,
-                                         .result = Result::promoted,
-                                         .decomposition = [](In in, const kernels::AddCMul& at) -> Tensors {
-                                             const Tensor product = in[1] * in[2];
-                                             return {in[0] + (at.value == 1 ? product : product * at.value)};
-                                         }}};
-const OpOf<kernels::AddCDiv> addcdiv_op{{.cast = Cast::promote,
-                                         .result = Result::promoted,
-                                         .decomposition = [](In in, const kernels::AddCDiv& at) -> Tensors {
-                                             const Tensor quotient = in[1] / in[2];
-                                             return {in[0] +
-                                                     (at.value == 1 ? quotient : quotient * at.value)};
-                                         }}};
+const Op<kernels::Lerp> lerp_op{
+    {.result = ResultDtype::promoted, .strided = true, .mixed = true}, nullptr, [](In in) -> Tensors {
+        const Tensor &a = in[0], &b = in[1], &w = in[2], d = b - a;
+        return {where(lt(abs(w), 0.5), a + w * d, b - (1.0 - w) * d)};
+    }};
+const Op<kernels::LerpScalar> lerp_scalar_op{
+    {.result = ResultDtype::promoted, .strided = true, .mixed = true},
+    nullptr,
+    [](In in, const kernels::LerpScalar& at) -> Tensors {
+        const Tensor d = in[1] - in[0];
+        if (std::abs(at.weight) < 0.5) return {in[0] + at.weight * d};
+        return {in[1] - (1 - at.weight) * d};
+    }};
+const Op<kernels::AddCMul> addcmul_op{{.cast = CastPolicy::promote, .result = ResultDtype::promoted},
+                                      nullptr,
+                                      [](In in, const kernels::AddCMul& at) -> Tensors {
+                                          const Tensor product = in[1] * in[2];
+                                          return {in[0] + (at.value == 1 ? product : product * at.value)};
+                                      }};
+const Op<kernels::AddCDiv> addcdiv_op{{.cast = CastPolicy::promote, .result = ResultDtype::promoted},
+                                      nullptr,
+                                      [](In in, const kernels::AddCDiv& at) -> Tensors {
+                                          const Tensor quotient = in[1] / in[2];
+                                          return {in[0] + (at.value == 1 ? quotient : quotient * at.value)};
+                                      }};
 
 // Gates of two tensors, or of the halves of one along a dimension. In 16 bit a factor would leave the range
 // of the dtype though the product does not: the product of float32 factors is rounded once.
@@ -56,72 +54,65 @@ Tensors gate_gradients(In in, int dim, const Tensor& da, const Tensor& db) {
     if (in.size() == 2) return {cat({da, db}, dim)};
     return {da, db};
 }
-template <class Grad> Tensors gate_vjp(const OpOf<Grad>& op, const Node& c, int dim, const Tensor& g) {
+template <class Grad> Tensors gate_vjp(const Op<Grad>& op, const Node& c, int dim, const Tensor& g) {
     if (c.inputs.size() == 1) return {call(op, {g, c.in(0)}, {.dim = dim}, c.inputs[0].shape)};
     const Tensor given[] = {g, c.in(0), c.in(1)};
     const Shape shapes[] = {g.shape(), g.shape()};
     return call(op, given, {}, shapes);
 }
 
-const OpOf<kernels::GluGrad> glu_grad_op{{.result = Result::promoted,
-                                          .strided = true,
-                                          .mixed = true,
-                                          .decomposition = [](In in, const kernels::GluGrad& at) -> Tensors {
-                                              const auto [a, b] = operands(in, 1, at.dim);
-                                              const Tensor &g = in[0], s = sigmoid(b);
-                                              return gate_gradients(in, at.dim, g * s,
-                                                                    g * a * (s * sigmoid(-b)));
-                                          }}};
-const OpOf<kernels::Glu> glu_op{
-    {.result = Result::promoted,
-     .strided = true,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::Glu& at, const Tensors& g) -> Tensors {
-         return gate_vjp(glu_grad_op, c, at.dim, g[0]);
-     },
-     .decomposition = [](In in, const kernels::Glu& at) -> Tensors {
-         const auto [a, b] = operands(in, 0, at.dim);
-         return {a * sigmoid(b)};
-     }}};
-const OpOf<kernels::SwiGluGrad> swiglu_grad_op{
-    {.result = Result::promoted,
-     .strided = true,
-     .mixed = true,
-     .decomposition = [](In in, const kernels::SwiGluGrad& at) -> Tensors {
-         const auto [gate, up] = operands(in, 1, at.dim);
-         return gate_gradients(in, at.dim, silu_grad(in[0] * up, gate), in[0] * silu(gate));
-     }}};
-const OpOf<kernels::SwiGlu> swiglu_op{
-    {.result = Result::promoted,
-     .strided = true,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::SwiGlu& at, const Tensors& g) -> Tensors {
-         return gate_vjp(swiglu_grad_op, c, at.dim, g[0]);
-     },
-     .decomposition = [](In in, const kernels::SwiGlu& at) -> Tensors {
-         const auto [gate, up] = operands(in, 0, at.dim);
-         return {silu(gate) * up};
-     }}};
+const Op<kernels::GluGrad> glu_grad_op{{.result = ResultDtype::promoted, .strided = true, .mixed = true},
+                                       nullptr,
+                                       [](In in, const kernels::GluGrad& at) -> Tensors {
+                                           const auto [a, b] = operands(in, 1, at.dim);
+                                           const Tensor &g = in[0], s = sigmoid(b);
+                                           return gate_gradients(in, at.dim, g * s,
+                                                                 g * a * (s * sigmoid(-b)));
+                                       }};
+const Op<kernels::Glu> glu_op{{.result = ResultDtype::promoted, .strided = true, .mixed = true},
+                              [](const Node& c, const kernels::Glu& at, const Tensors& g) -> Tensors {
+                                  return gate_vjp(glu_grad_op, c, at.dim, g[0]);
+                              },
+                              [](In in, const kernels::Glu& at) -> Tensors {
+                                  const auto [a, b] = operands(in, 0, at.dim);
+                                  return {a * sigmoid(b)};
+                              }};
+const Op<kernels::SwiGluGrad> swiglu_grad_op{
+    {.result = ResultDtype::promoted, .strided = true, .mixed = true},
+    nullptr,
+    [](In in, const kernels::SwiGluGrad& at) -> Tensors {
+        const auto [gate, up] = operands(in, 1, at.dim);
+        return gate_gradients(in, at.dim, silu_grad(in[0] * up, gate), in[0] * silu(gate));
+    }};
+const Op<kernels::SwiGlu> swiglu_op{
+    {.result = ResultDtype::promoted, .strided = true, .mixed = true},
+    [](const Node& c, const kernels::SwiGlu& at, const Tensors& g) -> Tensors {
+        return gate_vjp(swiglu_grad_op, c, at.dim, g[0]);
+    },
+    [](In in, const kernels::SwiGlu& at) -> Tensors {
+        const auto [gate, up] = operands(in, 0, at.dim);
+        return {silu(gate) * up};
+    }};
 
 // The dtype of the three together; 0-dim tensors change it as in a + b.
-Dtype dtype_of_three(Cast cast, const Tensor& x, const Tensor& a, const Tensor& b) {
+Dtype dtype_of_three(CastPolicy cast, const Tensor& x, const Tensor& a, const Tensor& b) {
     const int dims = std::max(a.dim(), b.dim());
     const Dtype of_both =
         promote_operands(autocast_dtype(cast, a), a.dim(), autocast_dtype(cast, b), b.dim());
     return promote_operands(autocast_dtype(cast, x), x.dim(), of_both, dims);
 }
 
-template <class A> Tensor of_three(const OpOf<A>& op, const Tensor& x, const Tensor& a, const Tensor& b,
+template <class A> Tensor of_three(const Op<A>& op, const Tensor& x, const Tensor& a, const Tensor& b,
                                    const std::type_identity_t<A>& at) {
-    const char* name = op.row().name;
+    const char* name = op.name();
     for (const Tensor& t : {x, a, b}) check_floating(name, t);
     const Shape shape = broadcast_shapes(name, x.shape(), broadcast_shapes(name, a.shape(), b.shape()));
-    return call(op, {x, a, b}, at, shape, dtype_of_three(op.row().cast, x, a, b));
+    return call(op, {x, a, b}, at, shape, dtype_of_three(op.traits().cast, x, a, b));
 }
 
 // The gate of the halves of x.
-template <class A> Tensor of_halves(const OpOf<A>& op, const Tensor& x, std::int64_t dim) {
-    const char* name = op.row().name;
+template <class A> Tensor of_halves(const Op<A>& op, const Tensor& x, std::int64_t dim) {
+    const char* name = op.name();
     check_floating(name, x);
     check(x.dim() > 0, ErrorKind::shape, name, ": a 0-dim tensor has no halves");
     const int d = wrap_dim(name, dim, x.dim());

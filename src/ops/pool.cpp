@@ -110,14 +110,11 @@ Tensors max_pool2d_vjp(const Node& c, const kernels::MaxPool2d& at, const Tensor
 Tensors max_pool2d_grad_vjp(const Node& c, const kernels::MaxPool2dGrad& at, const Tensors& g);
 Tensors max_pool2d_gather_vjp(const Node& c, const kernels::MaxPool2dGather& at, const Tensors& g);
 
-const OpOf<kernels::MaxPool2d> max_pool2d_op{{.save = save_statistics,
-                                              .bits = 1,
-                                              .vjp = row_function<max_pool2d_vjp>,
-                                              .decomposition = row_function<max_pool2d_decomposition>}};
-const OpOf<kernels::MaxPool2dGrad> max_pool2d_grad_op{
-    {.save = save_second, .vjp = row_function<max_pool2d_grad_vjp>}};
-const OpOf<kernels::MaxPool2dGather> max_pool2d_gather_op{
-    {.name = "max_pool2d_grad_grad", .save = save_second, .vjp = row_function<max_pool2d_gather_vjp>}};
+const Op<kernels::MaxPool2d> max_pool2d_op{
+    {.saves = save_statistics, .bits_result = 1}, max_pool2d_vjp, max_pool2d_decomposition};
+const Op<kernels::MaxPool2dGrad> max_pool2d_grad_op{{.saves = save_second}, max_pool2d_grad_vjp};
+const Op<kernels::MaxPool2dGather> max_pool2d_gather_op{
+    {.name = "max_pool2d_grad_grad", .saves = save_second}, max_pool2d_gather_vjp};
 
 Tensors max_pool2d_vjp(const Node& c, const kernels::MaxPool2d& at, const Tensors& g) {
     return {call(max_pool2d_grad_op, {g[0], c.out(1)}, {at.window}, c.inputs[0].shape)};
@@ -132,11 +129,8 @@ Tensors max_pool2d_gather_vjp(const Node& c, const kernels::MaxPool2dGather& at,
 Tensors avg_pool2d_vjp(const Node& c, const kernels::AvgPool2d& at, const Tensors& g);
 Tensors avg_pool2d_grad_vjp(const Node& c, const kernels::AvgPool2dGrad& at, const Tensors& g);
 
-const OpOf<kernels::AvgPool2d> avg_pool2d_op{{.save = save_none,
-                                              .vjp = row_function<avg_pool2d_vjp>,
-                                              .decomposition = row_function<avg_pool2d_decomposition>}};
-const OpOf<kernels::AvgPool2dGrad> avg_pool2d_grad_op{
-    {.save = save_none, .vjp = row_function<avg_pool2d_grad_vjp>}};
+const Op<kernels::AvgPool2d> avg_pool2d_op{{.saves = save_none}, avg_pool2d_vjp, avg_pool2d_decomposition};
+const Op<kernels::AvgPool2dGrad> avg_pool2d_grad_op{{.saves = save_none}, avg_pool2d_grad_vjp};
 
 Tensors avg_pool2d_vjp(const Node& c, const kernels::AvgPool2d& at, const Tensors& g) {
     return {call(avg_pool2d_grad_op, {g[0]}, {at.window, at.count_include_pad}, c.inputs[0].shape)};

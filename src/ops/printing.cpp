@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/values.h"
 
 namespace mezzo {
@@ -149,7 +149,7 @@ std::vector<std::string> suffixes(const Tensor& x) {
     }
     if (!usual) result.push_back(fmt::format("dtype={}", name(x.dtype())));
     if (x->grad_meta != nullptr && x->grad_meta->node)
-        result.push_back(fmt::format("grad_fn=<{}>", x->grad_meta->node->row->name));
+        result.push_back(fmt::format("grad_fn=<{}>", x->grad_meta->node->op->name()));
     else if (x.requires_grad())
         result.emplace_back("requires_grad=True");
     return result;

@@ -165,19 +165,19 @@ Tensors recurrent_vjp(const Node& c, const Recurrent& at, const Tensors& g) {
     return grads;
 }
 
-RowOf<Recurrent> row_named(const char* name) {
+OpTraits traits_named(const char* name) {
     return {.name = name,
-            .cast = Cast::low,
+            .cast = CastPolicy::low,
             .cast_inputs = kernels::of_cell,
-            .save = save_inputs | save_outputs,
+            .saves = save_inputs | save_outputs,
             .mixed = true,
-            .statistics = kernels::to_last_cell,
-            .vjp = row_function<recurrent_vjp>,
-            .decomposition = row_function<recurrent_decomposition>};
+            .first_float32_result = kernels::to_last_cell};
 }
-const OpOf<Recurrent> rnn_op{row_named("rnn")}, lstm_op{row_named("lstm")}, gru_op{row_named("gru")};
+const Op<Recurrent> rnn_op{traits_named("rnn"), recurrent_vjp, recurrent_decomposition},
+    lstm_op{traits_named("lstm"), recurrent_vjp, recurrent_decomposition},
+    gru_op{traits_named("gru"), recurrent_vjp, recurrent_decomposition};
 
-const OpOf<Recurrent>& op_for(RecurrentCell cell) {
+const Op<Recurrent>& op_for(RecurrentCell cell) {
     if (cell == RecurrentCell::lstm) return lstm_op;
     return cell == RecurrentCell::gru ? gru_op : rnn_op;
 }
@@ -201,7 +201,7 @@ void check_operands(const char* op, RecurrentCell cell, const Tensor& gates, con
     const auto check_state = [&](const char* what, const Tensor& x, const Shape& shape, bool own_dtype) {
         if (!x.defined()) return;
         check_floating(op, x, what);
-        check(!own_dtype || autocast_dtype(Cast::low, x) == autocast_dtype(Cast::low, gates),
+        check(!own_dtype || autocast_dtype(CastPolicy::low, x) == autocast_dtype(CastPolicy::low, gates),
               ErrorKind::dtype, op, ": ", what, " is ", x.dtype(), ", gates are ", gates.dtype(),
               "; convert one with to(), or open an Autocast scope");
         check(x.shape() == shape, ErrorKind::shape, op, ": ", what, " is ", x.shape(), "; it must be ",
@@ -225,8 +225,8 @@ void check_operands(const char* op, RecurrentCell cell, const Tensor& gates, con
 
 RecurrentResult recurrent(RecurrentCell cell, const Tensor& gates, const Tensor& weight_hh,
                           const RecurrentOptions& options) {
-    const OpOf<Recurrent>& op = op_for(cell);
-    check_operands(op.row().name, cell, gates, weight_hh, options);
+    const Op<Recurrent>& op = op_for(cell);
+    check_operands(op.name(), cell, gates, weight_hh, options);
     const std::int64_t time = gates.size(0), batch = gates.size(1),
                        hidden = gates.size(2) / recurrent_gates(cell);
     const bool lstm = cell == RecurrentCell::lstm;

@@ -18,50 +18,45 @@ Tensor spread(const Node& c, const Axes& axes, const Tensor& g) {
 
 template <class A> Tensors extremum_vjp(const Node& c, const A& at, const Tensors& g);
 
-const OpOf<kernels::Sum> sum_op{
-    {.name = "sum",
-     .cast = Cast::fp32_out,
-     .save = save_none,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::Sum& at, const Tensors& g) -> Tensors {
-         return {spread(c, at.axes, g[0])};
-     }}};
+const Op<kernels::Sum> sum_op{
+    {.name = "sum", .cast = CastPolicy::fp32_out, .saves = save_none, .mixed = true},
+    [](const Node& c, const kernels::Sum& at, const Tensors& g) -> Tensors {
+        return {spread(c, at.axes, g[0])};
+    }};
 
-const OpOf<kernels::Mean> mean_op{
-    {.name = "mean",
-     .save = save_none,
-     .vjp = [](const Node& c, const kernels::Mean& at, const Tensors& g) -> Tensors {
-         return {spread(c, at.axes, g[0] / double(count_along(c.inputs[0].shape, at.axes)))};
-     },
-     .decomposition = [](In in, const kernels::Mean& at) -> Tensors {
-         const double count = double(count_along(in[0].shape(), at.axes));
-         return {sum(in[0], at.axes, {.keepdim = at.keepdim}) / count};
-     }}};
+const Op<kernels::Mean> mean_op{
+    {.name = "mean", .saves = save_none},
+    [](const Node& c, const kernels::Mean& at, const Tensors& g) -> Tensors {
+        return {spread(c, at.axes, g[0] / double(count_along(c.inputs[0].shape, at.axes)))};
+    },
+    [](In in, const kernels::Mean& at) -> Tensors {
+        const double count = double(count_along(in[0].shape(), at.axes));
+        return {sum(in[0], at.axes, {.keepdim = at.keepdim}) / count};
+    }};
 
-const OpOf<kernels::Max> max_op{
-    {.name = "max", .save = save_inputs | save_outputs, .vjp = row_function<extremum_vjp<kernels::Max>>}};
+const Op<kernels::Max> max_op{{.name = "max", .saves = save_inputs | save_outputs},
+                              extremum_vjp<kernels::Max>};
 
-const OpOf<kernels::Min> min_op{{.name = "min",
-                                 .save = save_inputs | save_outputs,
-                                 .vjp = row_function<extremum_vjp<kernels::Min>>,
-                                 .decomposition = [](In in, const kernels::Min& at) -> Tensors {
-                                     return {-max(-in[0], at.axes, {.keepdim = at.keepdim})};
-                                 }}};
+const Op<kernels::Min> min_op{{.name = "min", .saves = save_inputs | save_outputs},
+                              extremum_vjp<kernels::Min>,
+                              [](In in, const kernels::Min& at) -> Tensors {
+                                  return {-max(-in[0], at.axes, {.keepdim = at.keepdim})};
+                              }};
 
 // Inputs g, x, y: g where x equals the extremum y, divided by the number of such elements; NaN where y is
 // NaN, so that the loss scaler sees it. The op is linear in g; x and y only select, so they have no gradient.
-const OpOf<kernels::AmaxGrad> amax_grad_op{
-    {.name = "amax_grad",
-     .vjp = [](const Node& c, const kernels::AmaxGrad& at, const Tensors& g) -> Tensors {
-         if (!c.needs(0)) return {Tensor(), Tensor(), Tensor()};
-         const Tensor chosen = cast(eq(c.in(1), c.in(2)), g[0].dtype());
-         const Tensor ties = sum(chosen, at.axes, keep_dims());
-         return {sum(g[0] * chosen, at.axes, keep_dims()) / ties, Tensor(), Tensor()};
-     },
-     .decomposition = [](In in, const kernels::AmaxGrad& at) -> Tensors {
-         const Tensor chosen = cast(eq(in[1], in[2]), in[0].dtype());
-         return {chosen * (in[0] / sum(chosen, at.axes, keep_dims()))};
-     }}};
+const Op<kernels::AmaxGrad> amax_grad_op{
+    {.name = "amax_grad"},
+    [](const Node& c, const kernels::AmaxGrad& at, const Tensors& g) -> Tensors {
+        if (!c.needs(0)) return {Tensor(), Tensor(), Tensor()};
+        const Tensor chosen = cast(eq(c.in(1), c.in(2)), g[0].dtype());
+        const Tensor ties = sum(chosen, at.axes, keep_dims());
+        return {sum(g[0] * chosen, at.axes, keep_dims()) / ties, Tensor(), Tensor()};
+    },
+    [](In in, const kernels::AmaxGrad& at) -> Tensors {
+        const Tensor chosen = cast(eq(in[1], in[2]), in[0].dtype());
+        return {chosen * (in[0] / sum(chosen, at.axes, keep_dims()))};
+    }};
 
 template <class A> Tensors extremum_vjp(const Node& c, const A& at, const Tensors& g) {
     const Shape& shape = c.inputs[0].shape;
@@ -71,23 +66,20 @@ template <class A> Tensors extremum_vjp(const Node& c, const A& at, const Tensor
 }
 
 // d sqrt(sum x^2) / dx = x / y; a zero norm means x == 0, where dividing by 1 instead gives 0.
-const OpOf<kernels::Norm> norm_op{
-    {.name = "norm",
-     .cast = Cast::fp32_out,
-     .save = save_inputs | save_outputs,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::Norm& at, const Tensors& g) -> Tensors {
-         const Shape& shape = c.inputs[0].shape;
-         // A small norm has few digits left in 16 bit, or none: it is computed anew in float32.
-         const bool again = is_16bit(c.outputs[0].dtype);
-         const ReduceOptions kept{.keepdim = true, .explicit_dtype = true};
-         const Tensor y = again ? norm(c.in(0), at.axes, kept) : with_kept_dims(c.out(), shape, at.axes);
-         const Tensor direction = wide(c.in(0)) / masked_fill(y, eq(y, 0.0), 1);
-         return {with_kept_dims(g[0], shape, at.axes) * direction};
-     },
-     .decomposition = [](In in, const kernels::Norm& at) -> Tensors {
-         return {sqrt(sum(square(in[0]), at.axes, {.keepdim = at.keepdim}))};
-     }}};
+const Op<kernels::Norm> norm_op{
+    {.name = "norm", .cast = CastPolicy::fp32_out, .saves = save_inputs | save_outputs, .mixed = true},
+    [](const Node& c, const kernels::Norm& at, const Tensors& g) -> Tensors {
+        const Shape& shape = c.inputs[0].shape;
+        // A small norm has few digits left in 16 bit, or none: it is computed anew in float32.
+        const bool again = is_16bit(c.outputs[0].dtype);
+        const ReduceOptions kept{.keepdim = true, .explicit_dtype = true};
+        const Tensor y = again ? norm(c.in(0), at.axes, kept) : with_kept_dims(c.out(), shape, at.axes);
+        const Tensor direction = wide(c.in(0)) / masked_fill(y, eq(y, 0.0), 1);
+        return {with_kept_dims(g[0], shape, at.axes) * direction};
+    },
+    [](In in, const kernels::Norm& at) -> Tensors {
+        return {sqrt(sum(square(in[0]), at.axes, {.keepdim = at.keepdim}))};
+    }};
 
 struct LogSumExp {
     static constexpr const char* name = "logsumexp";
@@ -106,40 +98,35 @@ Tensor finite_max(const Tensor& x, const Axes& axes) {
 }
 
 // m + ln(sum e^(x - m)). A sum of 0 is replaced before the logarithm, which makes its gradient 0.
-const OpOf<LogSumExp> logsumexp_op{
-    {.name = "logsumexp",
-     .cast = Cast::fp32_out,
-     .save = save_none,
-     .decomposition = [](In in, const LogSumExp& at) -> Tensors {
-         const Tensor m = finite_max(in[0], at.axes);
-         const Tensor total = sum(exp(in[0] - m), at.axes, keep_dims()), none = eq(total, 0.0);
-         const Tensor y = masked_fill(log(masked_fill(total, none, 1)), none, -INFINITY) + m;
-         return {y.reshape(reduced_shape(in[0].shape(), at.axes, at.keepdim))};
-     }}};
+const Op<LogSumExp> logsumexp_op{
+    {.name = "logsumexp", .cast = CastPolicy::fp32_out, .saves = save_none},
+    nullptr,
+    [](In in, const LogSumExp& at) -> Tensors {
+        const Tensor m = finite_max(in[0], at.axes);
+        const Tensor total = sum(exp(in[0] - m), at.axes, keep_dims()), none = eq(total, 0.0);
+        const Tensor y = masked_fill(log(masked_fill(total, none, 1)), none, -INFINITY) + m;
+        return {y.reshape(reduced_shape(in[0].shape(), at.axes, at.keepdim))};
+    }};
 
-const OpOf<kernels::ArgMax> argmax_op{
-    {.name = "argmax", .save = save_none, .result = Result::indices, .differentiable = false}};
+const Op<kernels::ArgMax> argmax_op{
+    {.name = "argmax", .saves = save_none, .result = ResultDtype::indices, .differentiable = false}};
 
 // [rows, cols] -> [cols]: the gradient of a bias.
-const OpOf<kernels::ColumnSum> column_sum_op{
-    {.name = "column_sum",
-     .save = save_none,
-     .mixed = true,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-         return {g[0].unsqueeze(0).expand(c.inputs[0].shape)};
-     },
-     .decomposition = [](In in) -> Tensors { return {sum(in[0], {0})}; }}};
+const Op<kernels::ColumnSum> column_sum_op{
+    {.name = "column_sum", .saves = save_none, .mixed = true},
+    [](const Node& c, const Tensors& g) -> Tensors { return {g[0].unsqueeze(0).expand(c.inputs[0].shape)}; },
+    [](In in) -> Tensors { return {sum(in[0], {0})}; }};
 
 // Kernels return the input's dtype, or float32 for a 16-bit input. Any other dtype takes a cast: before the
 // reduction if it is wider, after it if it is narrower.
-Tensor reduce(const Op& op, const Tensor& x, const AttributesRef& at, const Shape& shape,
+Tensor reduce(const AnyOp& op, const Tensor& x, const AttributesRef& at, const Shape& shape,
               const ReduceOptions& options) {
     const auto run = [&](const Tensor& from, std::optional<Dtype> dtype) {
         return call_one(op, In(&from, 1), at, shape, dtype);
     };
     if (!options.explicit_dtype) return run(x, {});
     const Dtype wanted = options.dtype;
-    check(is_floating(wanted), ErrorKind::dtype, op.row().name, ": the result's dtype ", wanted,
+    check(is_floating(wanted), ErrorKind::dtype, op.name(), ": the result's dtype ", wanted,
           " is not floating");
     if (x.dtype() == wanted || (is_16bit(x.dtype()) && wanted == float32)) return run(x, wanted);
     if (promote(x.dtype(), wanted) == wanted) return run(cast(x, wanted), wanted);
@@ -147,15 +134,15 @@ Tensor reduce(const Op& op, const Tensor& x, const AttributesRef& at, const Shap
 }
 
 template <class A>
-Tensor reduce(const OpOf<A>& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
-    A at{.axes = normal_axes(op.row().name, axes, x.dim())};
+Tensor reduce(const Op<A>& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
+    A at{.axes = normal_axes(op.name(), axes, x.dim())};
     if constexpr (requires { at.keepdim; }) at.keepdim = options.keepdim;
     return reduce(op, x, at, reduced_shape(x.shape(), at.axes, options.keepdim), options);
 }
 
 template <class A>
-Tensor extremum(const OpOf<A>& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
-    const char* name = op.row().name;
+Tensor extremum(const Op<A>& op, const Tensor& x, const Axes& axes, const ReduceOptions& options) {
+    const char* name = op.name();
     check_defined(name, x);
     check(x.dtype() != boolean, ErrorKind::dtype, name, ": input is boolean; convert it with to()");
     const Axes all = normal_axes(name, axes, x.dim());

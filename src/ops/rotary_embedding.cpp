@@ -23,8 +23,7 @@ Tensors rotated(In in, const RotaryEmbedding& at) {
     return {halves ? cat(parts, 3) : stack(parts, 4).reshape(x.shape())};
 }
 
-const OpOf<RotaryEmbedding> rotary_embedding_op{
-    {.strided = true, .mixed = true, .decomposition = row_function<rotated>}};
+const Op<RotaryEmbedding> rotary_embedding_op{{.strided = true, .mixed = true}, nullptr, rotated};
 
 }  // namespace
 

@@ -14,26 +14,20 @@ Tensor multiplied(const Tensor& x, const kernels::CumProd& at, std::optional<Dty
 Tensors linear_scan_vjp(const Node& c, const kernels::LinearScan& at, const Tensors& g);
 Tensors cumprod_vjp(const Node& c, const kernels::CumProd& at, const Tensors& g);
 
-const OpOf<kernels::CumSum> cumsum_op{
-    {.name = "cumsum",
-     .cast = Cast::fp32_out,
-     .save = save_none,
-     .mixed = true,
-     .vjp = [](const Node&, const kernels::CumSum& at, const Tensors& g) -> Tensors {
-         return {summed(g[0], {.dim = at.dim, .reverse = !at.reverse})};
-     }}};
+const Op<kernels::CumSum> cumsum_op{
+    {.name = "cumsum", .cast = CastPolicy::fp32_out, .saves = save_none, .mixed = true},
+    [](const Node&, const kernels::CumSum& at, const Tensors& g) -> Tensors {
+        return {summed(g[0], {.dim = at.dim, .reverse = !at.reverse})};
+    }};
 
-const OpOf<kernels::LinearScan> linear_scan_op{{.name = "linear_scan_grad",
-                                                .save = save_inputs | save_outputs,
-                                                .result = Result::promoted,
-                                                .mixed = true,
-                                                .vjp = row_function<linear_scan_vjp>}};
+const Op<kernels::LinearScan> linear_scan_op{{.name = "linear_scan_grad",
+                                              .saves = save_inputs | save_outputs,
+                                              .result = ResultDtype::promoted,
+                                              .mixed = true},
+                                             linear_scan_vjp};
 
-const OpOf<kernels::CumProd> cumprod_op{{.name = "cumprod",
-                                         .cast = Cast::fp32_out,
-                                         .save = save_inputs,
-                                         .mixed = true,
-                                         .vjp = row_function<cumprod_vjp>}};
+const Op<kernels::CumProd> cumprod_op{
+    {.name = "cumprod", .cast = CastPolicy::fp32_out, .saves = save_inputs, .mixed = true}, cumprod_vjp};
 
 Tensor summed(const Tensor& x, const kernels::CumSum& at, std::optional<Dtype> dtype) {
     return call(cumsum_op, {x}, at, x.shape(), dtype);

@@ -11,56 +11,50 @@ namespace {
 
 Tensor zero_where(const Tensor& g, const Tensor& mask) { return masked_fill(g, mask, 0); }
 
-const OpOf<kernels::LogicalNot> logical_not_op{
-    {.name = "logical_not",
-     .save = save_none,
-     .result = Result::flags,
-     .strided = true,
-     .differentiable = false,
-     .decomposition = [](In in) -> Tensors { return {eq(in[0], 0.0)}; }}};
+const Op<kernels::LogicalNot> logical_not_op{{.name = "logical_not",
+                                              .saves = save_none,
+                                              .result = ResultDtype::flags,
+                                              .strided = true,
+                                              .differentiable = false},
+                                             nullptr,
+                                             [](In in) -> Tensors { return {eq(in[0], 0.0)}; }};
 
-const OpOf<kernels::IsFinite> isfinite_op{
-    {.name = "isfinite",
-     .save = save_none,
-     .result = Result::flags,
-     .strided = true,
-     .differentiable = false,
-     .decomposition = [](In in) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }}};
+const Op<kernels::IsFinite> isfinite_op{{.name = "isfinite",
+                                         .saves = save_none,
+                                         .result = ResultDtype::flags,
+                                         .strided = true,
+                                         .differentiable = false},
+                                        nullptr,
+                                        [](In in) -> Tensors { return {eq(in[0] - in[0], 0.0)}; }};
 
-const OpOf<kernels::Where> where_op{
-    {.name = "where",
-     .save = save_first,
-     .result = Result::asked,
-     .strided = true,
-     .mixed = true,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-         const Tensor condition = c.in(0);
-         return {Tensor(), c.needs(1) ? zero_where(g[0], logical_not(condition)) : Tensor(),
-                 c.needs(2) ? zero_where(g[0], condition) : Tensor()};
-     }}};
+const Op<kernels::Where> where_op{
+    {.name = "where", .saves = save_first, .result = ResultDtype::requested, .strided = true, .mixed = true},
+    [](const Node& c, const Tensors& g) -> Tensors {
+        const Tensor condition = c.in(0);
+        return {Tensor(), c.needs(1) ? zero_where(g[0], logical_not(condition)) : Tensor(),
+                c.needs(2) ? zero_where(g[0], condition) : Tensor()};
+    }};
 
-const OpOf<kernels::MaskedFill> masked_fill_op{{.name = "masked_fill",
-                                                .save = save_second,
-                                                .strided = true,
-                                                .mixed = true,
-                                                .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-                                                    return {zero_where(g[0], c.in(1)), Tensor()};
-                                                }}};
+const Op<kernels::MaskedFill> masked_fill_op{
+    {.name = "masked_fill", .saves = save_second, .strided = true, .mixed = true},
+    [](const Node& c, const Tensors& g) -> Tensors {
+        return {zero_where(g[0], c.in(1)), Tensor()};
+    }};
 
-const OpOf<kernels::ClampGrad> clamp_grad_op{
+const Op<kernels::ClampGrad> clamp_grad_op{
     {.name = "clamp_grad",
-     .save = save_second,
-     .result = Result::promoted,
+     .saves = save_second,
+     .result = ResultDtype::promoted,
      .strided = true,
-     .mixed = true,
-     .vjp = [](const Node& c, const kernels::ClampGrad& at, const Tensors& g) -> Tensors {
-         if (!c.needs(0)) return {Tensor(), Tensor()};
-         return {clamp_grad(g[0], c.in(1), at.low, at.high), Tensor()};
-     },
-     .decomposition = [](In in, const kernels::ClampGrad& at) -> Tensors {
-         const Tensor inside = logical_and(ge(in[1], at.low), le(in[1], at.high));
-         return {masked_fill(in[0], logical_not(inside), 0)};
-     }}};
+     .mixed = true},
+    [](const Node& c, const kernels::ClampGrad& at, const Tensors& g) -> Tensors {
+        if (!c.needs(0)) return {Tensor(), Tensor()};
+        return {clamp_grad(g[0], c.in(1), at.low, at.high), Tensor()};
+    },
+    [](In in, const kernels::ClampGrad& at) -> Tensors {
+        const Tensor inside = logical_and(ge(in[1], at.low), le(in[1], at.high));
+        return {masked_fill(in[0], logical_not(inside), 0)};
+    }};
 
 double saturated(double value, Dtype dtype) {
     if (!is_16bit(dtype) || !std::isfinite(value)) return value;

@@ -11,13 +11,12 @@ namespace mezzo {
 namespace {
 
 // 16-bit products are exact and their sum is rounded once.
-const OpOf<kernels::Dot> dot_op{
-    {.name = "dot",
-     .cast = Cast::promote,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors {
-         return {c.needs(0) ? g[0] * c.in(1) : Tensor(), c.needs(1) ? g[0] * c.in(0) : Tensor()};
-     },
-     .decomposition = [](In in) -> Tensors { return {matmul(in[0], in[1])}; }}};
+const Op<kernels::Dot> dot_op{
+    {.name = "dot", .cast = CastPolicy::promote},
+    [](const Node& c, const Tensors& g) -> Tensors {
+        return {c.needs(0) ? g[0] * c.in(1) : Tensor(), c.needs(1) ? g[0] * c.in(0) : Tensor()};
+    },
+    [](In in) -> Tensors { return {matmul(in[0], in[1])}; }};
 
 // The p-norm of x along dim; its gradient is 0 where it is 0.
 Tensor p_norm(const Tensor& x, double p, std::int64_t dim) {
@@ -39,27 +38,26 @@ struct CosineSimilarity {
     std::int64_t dim = 1;
     double eps = 0;
 };
-const OpOf<CosineSimilarity> cosine_similarity_op{
-    {.cast = Cast::fp32,
-     .result = Result::promoted,
-     .decomposition = [](In in, const CosineSimilarity& at) -> Tensors {
-         const Tensor a = in[0] / clamp(p_norm(in[0], 2, at.dim), at.eps, INFINITY);
-         const Tensor b = in[1] / clamp(p_norm(in[1], 2, at.dim), at.eps, INFINITY);
-         return {sum(a * b, {at.dim})};
-     }}};
+const Op<CosineSimilarity> cosine_similarity_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const CosineSimilarity& at) -> Tensors {
+        const Tensor a = in[0] / clamp(p_norm(in[0], 2, at.dim), at.eps, INFINITY);
+        const Tensor b = in[1] / clamp(p_norm(in[1], 2, at.dim), at.eps, INFINITY);
+        return {sum(a * b, {at.dim})};
+    }};
 
 struct PairwiseDistance {
     static constexpr const char* name = "pairwise_distance";
     double p = 2, eps = 0;
     bool keepdim = false;
 };
-const OpOf<PairwiseDistance> pairwise_distance_op{
-    {.cast = Cast::fp32,
-     .result = Result::promoted,
-     .decomposition = [](In in, const PairwiseDistance& at) -> Tensors {
-         const Tensor y = p_norm(in[0] - in[1] + at.eps, at.p, -1);
-         return {at.keepdim ? y : y.squeeze(-1)};
-     }}};
+const Op<PairwiseDistance> pairwise_distance_op{{.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+                                                nullptr,
+                                                [](In in, const PairwiseDistance& at) -> Tensors {
+                                                    const Tensor y = p_norm(in[0] - in[1] + at.eps, at.p, -1);
+                                                    return {at.keepdim ? y : y.squeeze(-1)};
+                                                }};
 
 struct Normalize {
     static constexpr const char* name = "normalize";
@@ -67,11 +65,11 @@ struct Normalize {
     std::int64_t dim = 1;
     double eps = 0;
 };
-const OpOf<Normalize> normalize_op{
-    {.cast = Cast::fp32, .decomposition = [](In in, const Normalize& at) -> Tensors {
-         const Tensor size = p_norm(in[0], at.p, at.dim);
-         return {in[0] / clamp(size, at.eps, INFINITY)};
-     }}};
+const Op<Normalize> normalize_op{
+    {.cast = CastPolicy::fp32}, nullptr, [](In in, const Normalize& at) -> Tensors {
+        const Tensor size = p_norm(in[0], at.p, at.dim);
+        return {in[0] / clamp(size, at.eps, INFINITY)};
+    }};
 
 void check_dims(const char* op, const Tensor& x, int dims, const char* what) {
     check_floating(op, x);
@@ -90,7 +88,7 @@ Tensor added_product(const char* op, const Tensor& input, const Tensor& a, const
     shape[last] = b.size(last);
     check(broadcast_shapes(op, input.shape(), shape) == shape, ErrorKind::shape, op, ": input ",
           input.shape(), " does not broadcast to ", shape);
-    const Dtype dtype = autocast_dtype(Cast::low, a), of_input = autocast_dtype(Cast::low, input);
+    const Dtype dtype = autocast_dtype(CastPolicy::low, a), of_input = autocast_dtype(CastPolicy::low, input);
     check(dtype == of_input, ErrorKind::dtype, op, ": input is ", of_input, " and the factors are ", dtype,
           "; convert one with to()");
     Tensor y = product_as(cast(a, dtype), cast(b, dtype), is_16bit(dtype) ? float32 : dtype);

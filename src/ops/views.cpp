@@ -30,50 +30,37 @@ Tensor raw_slice(const Tensor& x, int dim, std::int64_t start, std::int64_t step
     return raw_view(x, shape, strides, offset);
 }
 
-const OpOf<NoAttributes> reshape_op{
-    {.name = "reshape",
-     .save = save_none,
-     .strided = true,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {g[0].reshape(c.inputs[0].shape)}; }}};
+const Op<NoAttributes> reshape_op{
+    {.name = "reshape", .saves = save_none, .strided = true},
+    [](const Node& c, const Tensors& g) -> Tensors { return {g[0].reshape(c.inputs[0].shape)}; }};
 
-const OpOf<Permute> permute_op{{.name = "permute",
-                                .save = save_none,
-                                .strided = true,
-                                .vjp = [](const Node&, const Permute& at, const Tensors& g) -> Tensors {
-                                    Axes inverse = at.axes;
-                                    for (int d = 0; d < inverse.size(); ++d) inverse[int(at.axes[d])] = d;
-                                    return {g[0].permute(inverse)};
-                                }}};
+const Op<Permute> permute_op{{.name = "permute", .saves = save_none, .strided = true},
+                             [](const Node&, const Permute& at, const Tensors& g) -> Tensors {
+                                 Axes inverse = at.axes;
+                                 for (int d = 0; d < inverse.size(); ++d) inverse[int(at.axes[d])] = d;
+                                 return {g[0].permute(inverse)};
+                             }};
 
-const OpOf<SliceAt> slice_op{{.name = "slice",
-                              .save = save_none,
-                              .strided = true,
-                              .vjp = [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors {
-                                  return {slice_grad(g[0], at)};
-                              }}};
+const Op<SliceAt> slice_op{
+    {.name = "slice", .saves = save_none, .strided = true},
+    [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors { return {slice_grad(g[0], at)}; }};
 
-const OpOf<SliceAt> slice_grad_op{{.name = "slice_grad",
-                                   .save = save_none,
-                                   .strided = true,
-                                   .vjp = [](const Node& c, const SliceAt& at, const Tensors& g) -> Tensors {
-                                       const std::int64_t count = c.inputs[0].shape[at.dim];
-                                       const std::int64_t end =
-                                           at.start + std::max<std::int64_t>(count - 1, 0) * at.step + 1;
-                                       return {g[0].slice(at.dim, at.start, count ? end : at.start, at.step)};
-                                   }}};
+const Op<SliceAt> slice_grad_op{{.name = "slice_grad", .saves = save_none, .strided = true},
+                                [](const Node& c, const SliceAt& at, const Tensors& g) -> Tensors {
+                                    const std::int64_t count = c.inputs[0].shape[at.dim];
+                                    const std::int64_t end =
+                                        at.start + std::max<std::int64_t>(count - 1, 0) * at.step + 1;
+                                    return {g[0].slice(at.dim, at.start, count ? end : at.start, at.step)};
+                                }};
 
-const OpOf<SliceAt> select_op{{.name = "select",
-                               .save = save_none,
-                               .strided = true,
-                               .vjp = [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors {
-                                   return {slice_grad(g[0].unsqueeze(at.dim), at)};
-                               }}};
+const Op<SliceAt> select_op{{.name = "select", .saves = save_none, .strided = true},
+                            [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors {
+                                return {slice_grad(g[0].unsqueeze(at.dim), at)};
+                            }};
 
-const OpOf<NoAttributes> expand_op{
-    {.name = "expand",
-     .save = save_none,
-     .strided = true,
-     .vjp = [](const Node& c, const Tensors& g) -> Tensors { return {sum_to(g[0], c.inputs[0].shape)}; }}};
+const Op<NoAttributes> expand_op{
+    {.name = "expand", .saves = save_none, .strided = true},
+    [](const Node& c, const Tensors& g) -> Tensors { return {sum_to(g[0], c.inputs[0].shape)}; }};
 
 Tensor slice_grad(const Tensor& g, const SliceAt& at) {
     Shape shape = g.shape();

@@ -6,42 +6,42 @@
 #include <set>
 #include <string>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 
 using namespace mezzo;
 
 namespace {
 
 struct Policy {
-    Cast cast;
+    CastPolicy cast;
     const char *name, *rule;
 };
 constexpr Policy policies[] = {
-    {Cast::low, "low", "inputs become 16 bit, so is the result"},
-    {Cast::fp32, "fp32", "inputs become float32, so is the result"},
-    {Cast::fp32_out, "fp32 result", "16-bit inputs are read as they are, the result is float32"},
-    {Cast::promote, "promote", "inputs become the widest of their dtypes, at least the scope's"},
-    {Cast::banned, "refused",
+    {CastPolicy::low, "low", "inputs become 16 bit, so is the result"},
+    {CastPolicy::fp32, "fp32", "inputs become float32, so is the result"},
+    {CastPolicy::fp32_out, "fp32 result", "16-bit inputs are read as they are, the result is float32"},
+    {CastPolicy::promote, "promote", "inputs become the widest of their dtypes, at least the scope's"},
+    {CastPolicy::banned, "refused",
      "of an input that autocast converted: its gradient leaves float16's range; use the form with logits"},
-    {Cast::keep, "keep", "ordinary type promotion"},
+    {CastPolicy::keep, "keep", "ordinary type promotion"},
 };
 
 // Schemas of ops that no user calls, in addition to those of gradients.
 const std::set<std::string> engine{"reattach", "checkpoint", "function", "column_sum"};
 
 // Name by which a user calls an op, or "" if no user does. A scalar operand makes no difference.
-std::string public_name(const Row& row) {
-    std::string name = row.name;
-    if (name.ends_with("_grad") || engine.contains(name)) return "";
+std::string public_name(const AnyOp& op) {
+    std::string name = op.name();
+    if (name.ends_with("_grad") || name.starts_with("test: ") || engine.contains(name)) return "";
     if (const std::string tail = "_scalar"; name.ends_with(tail)) name.resize(name.size() - tail.size());
     if (name == "rdiv") return "number / x";  // the others are keep
     return name == "rsub" ? name.substr(1) : name;
 }
 
-std::map<Cast, std::set<std::string>> ops_by_policy() {
-    std::map<Cast, std::set<std::string>> ops;
-    for (const Op* op = Op::first(); op; op = op->next())
-        if (const std::string name = public_name(op->row()); !name.empty()) ops[op->row().cast].insert(name);
+std::map<CastPolicy, std::set<std::string>> ops_by_policy() {
+    std::map<CastPolicy, std::set<std::string>> ops;
+    for (const AnyOp* op = AnyOp::first(); op; op = op->next())
+        if (const std::string name = public_name(*op); !name.empty()) ops[op->traits().cast].insert(name);
     return ops;
 }
 

@@ -14,19 +14,19 @@ namespace {
 
 // The identity, by a node that takes the pending gradient of its input, if there is one, and returns the sum.
 struct Taking {
-    static constexpr const char* name = "taking";
+    static constexpr const char* name = "test: taking";
     bool alone = false;
 };
 std::vector<bool> found;
-const Row taking_row = RowOf<Taking>{
-    .save = save_none, .vjp = [](const Node& c, const Taking& at, const Tensors& g) -> Tensors {
-        const Tensor waiting = c.take_accumulated(0, at.alone);
-        found.push_back(waiting.defined());
-        return {waiting.defined() ? waiting + g[0] : g[0]};
-    }}.erased();
+const Op<Taking> taking_op{{.saves = save_none},
+                           [](const Node& c, const Taking& at, const Tensors& g) -> Tensors {
+                               const Tensor waiting = c.take_accumulated(0, at.alone);
+                               found.push_back(waiting.defined());
+                               return {waiting.defined() ? waiting + g[0] : g[0]};
+                           }};
 Tensor taking(const Tensor& x, bool alone) {
     const Tensor y = alias(x);
-    if (grad_enabled()) record(taking_row, Tensors{x}, AttributesRef(Taking{alone}), Out(&y, 1));
+    if (grad_enabled()) record(taking_op, Tensors{x}, AttributesRef(Taking{alone}), Out(&y, 1));
     return y;
 }
 

@@ -12,17 +12,16 @@ namespace {
 
 using namespace mezzo;
 
-// An op schema that is in no list of ops.
 struct Waiting {
-    static constexpr const char* name = "waiting";
+    static constexpr const char* name = "test: waiting";
 };
-const Row row = RowOf<Waiting>{.fused_gradients = 2}.erased();
+const Op<Waiting> op{{.fused_gradients = 2}};
 
 std::vector<Ref<Node>> nodes_of(std::size_t count) {
     std::vector<Ref<Node>> nodes;
     for (std::size_t i = 0; i < count; ++i) {
         nodes.push_back(new_node());
-        nodes.back()->row = &row;
+        nodes.back()->op = &op;
         nodes.back()->outputs.resize(1 + i % 3);
     }
     return nodes;

@@ -1,7 +1,7 @@
 // Options and plan files of matrix products without a GPU, or with another one.
 #include <catch2/catch.hpp>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "mezzo/amp.h"
 #include "mezzo/cuda.h"
 #include "mezzo/nn.h"
@@ -84,5 +84,5 @@ TEST_CASE("gemm options change nothing that runs on the CPU", "[gemm]") {
     const Tensor y = linear(x, first.weight, first.bias, LinearActivation::relu);
     const Tensor of_bias = autograd::grad({sum(y)}, {first.bias}, {.create_graph = true})[0];
     REQUIRE(of_bias->grad_meta);
-    CHECK(std::string(of_bias->grad_meta->node->row->name) == "column_sum");
+    CHECK(std::string(of_bias->grad_meta->node->op->name()) == "column_sum");
 }

@@ -6,7 +6,7 @@ import sys
 
 ROOT = sys.argv[1]
 COMPILER = sys.argv[3:]
-HEAD = """#include "autograd/row.h"
+HEAD = """#include "autograd/op.h"
 #include "kernels/copy.h"
 #include "kernels/norm.h"
 using namespace mezzo;

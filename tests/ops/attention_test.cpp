@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "cpu/isa/isa.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "cpu/isa/isa.h"
 #include "mezzo/mezzo.h"
 #include "tests/support/support.h"
@@ -336,9 +336,9 @@ TEST_CASE("batch_norm: Sequential runs BatchNorm2d and ReLU as one op", "[batch_
     const nn::Sequential joined{golden_norm(0.1, cpu_device), nn::ReLU()};
     const nn::BatchNorm2d alone = golden_norm(0.1, cpu_device);
     const Tensor x = image(0).set_requires_grad(), y = joined(x);
-    CHECK(std::string(y->grad_meta->node->row->name) == "reshape");
+    CHECK(std::string(y->grad_meta->node->op->name()) == "reshape");
     const Ref<Node> below = y->grad_meta->node->edges[0].node;
-    CHECK(std::string(below->row->name) == "batch_norm");
+    CHECK(std::string(below->op->name()) == "batch_norm");
     CHECK(doubles(y) == doubles(relu(alone(x))));
 }
 

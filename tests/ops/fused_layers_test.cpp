@@ -1,7 +1,7 @@
 // Linear layers with fused activation backward, against the same layers without fusion.
 #include <catch2/catch.hpp>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "core/grad_meta.h"
 #include "mezzo/amp.h"
 #include "mezzo/cuda.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 
 namespace mezzo::test {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "autograd/row.h"
+#include "autograd/op.h"
 #include "interchange/onnx/graph.h"
 
 namespace mezzo::onnx {
@@ -13,7 +13,7 @@ namespace mezzo::onnx {
 // converted to floating if the op converts them.
 struct Call {
     Graph& graph;
-    const Row& row;
+    const AnyOp& op;
     const void* at;
     const Values& in;
     const Tensor& result;

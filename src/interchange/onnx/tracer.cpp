@@ -32,8 +32,8 @@ bool same_elements(const Tensor& a, const Tensor& b) {
 }
 
 // Returns the name by which a program calls an op: an operator with a number has op traits of its own.
-std::string called_name(const Row& row) {
-    std::string name = row.name;
+std::string called_name(const AnyOp& op) {
+    std::string name = op.name();
     if (const std::string_view end = "_scalar"; name.ends_with(end)) {
         name.resize(name.size() - end.size());
         if (name == "rsub" || name == "rdiv") name.erase(0, 1);
@@ -71,15 +71,15 @@ template <class F> std::string refusal_of(const F& f) {
 class Tracer::Inside final : public OpObserver {
 public:
     explicit Inside(Tracer& tracer) : tracer_(tracer) {}
-    void called(const Row&, In, In) override {}
+    void called(const AnyOp&, In, In) override {}
     void viewed(const Tensor&, const Tensor&) override {}
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
     void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
-    void computed(const Row& row, In given, const void* at, In results) override {
-        tracer_.computed(row, given, at, results);
+    void computed(const AnyOp& op, In given, const void* at, In results) override {
+        tracer_.computed(op, given, at, results);
     }
     void wrote(const Tensor& x) override { tracer_.wrote(x); }
 
@@ -156,25 +156,25 @@ Value Tracer::value_of(const Tensor& x) {
     return value;
 }
 
-std::string Tracer::no_form(const Row& row, const Shape& result) const {
-    const std::string part = called_name(row), shape = detail::text_of(result);
+std::string Tracer::no_form(const AnyOp& op, const Shape& result) const {
+    const std::string part = called_name(op), shape = detail::text_of(result);
     return graph_.op() + ": " + (part == graph_.op() ? "its result " : part + ", of which it is made, ") +
            shape + " in " + place() + " has no form in ONNX opset " + std::to_string(io::onnx_opset) +
            "; use other ops, or compute it outside of the model";
 }
 
-void Tracer::computed(const Row& row, In given, const void* at, In results) {
+void Tracer::computed(const AnyOp& op, In given, const void* at, In results) {
     if (results.empty() || !results[0].defined() || results[0].numel() == 0) return;
-    const std::string module = graph_.module(), op = graph_.op();
+    const std::string module = graph_.module(), called = graph_.op();
     const char* const composite = CompositeOp::running();
-    graph_.enter(places_.path(places_.of_call(given)), !op.empty()            ? op
+    graph_.enter(places_.path(places_.of_call(given)), !called.empty()        ? called
                                                        : composite != nullptr ? composite
-                                                                              : called_name(row));
+                                                                              : called_name(op));
     Value first = none;
     Tensors parts;
     const std::string why = refusal_of([&] {
-        first = mapped(row, given, at, results[0]);
-        if (first == none && row.decomposition != nullptr) parts = decomposed(row, given, at);
+        first = mapped(op, given, at, results[0]);
+        if (first == none && op.has_decomposition()) parts = decomposed(op, given, at);
     });
     for (std::size_t i = 0; i < results.size(); ++i) {
         const Tensor& y = results[i];
@@ -184,32 +184,33 @@ void Tracer::computed(const Row& row, In given, const void* at, In results) {
         if (i < parts.size() && parts[i].defined() && parts[i].numel() == y.numel())
             missing = refusal_of(
                 [&] { value = graph_.reshaped(graph_.converted(value_of(parts[i]), y.dtype()), y.shape()); });
-        if (value == none && missing.empty()) missing = no_form(row, y.shape());
+        if (value == none && missing.empty()) missing = no_form(op, y.shape());
         remember(y, value, missing);
     }
-    graph_.enter(module, op);
+    graph_.enter(module, called);
 }
 
 // Returns the op's first result, or `none` if there is no operator for it.
-Value Tracer::mapped(const Row& row, In given, const void* at, const Tensor& result) {
-    const Mapping map = mapping_of(row.name);
+Value Tracer::mapped(const AnyOp& op, In given, const void* at, const Tensor& result) {
+    const Mapping map = mapping_of(op.name());
     if (map == nullptr) return none;
     Values in;
     for (const Tensor& x : given) {
         in.push_back(x.defined() ? value_of(x) : none);
-        if (x.defined() && row.integers_to_real && !is_floating(x.dtype()))
+        if (x.defined() && op.traits().integers_to_real && !is_floating(x.dtype()))
             in.back() = graph_.converted(in.back(), real_dtype(given));
     }
-    return map({graph_, row, at, in, result});
+    return map({graph_, op, at, in, result});
 }
 
 // Runs the op's decomposition and returns its results.
-Tensors Tracer::decomposed(const Row& row, In given, const void* at) {
+Tensors Tracer::decomposed(const AnyOp& op, In given, const void* at) {
     const Inside inside(*this);
     Tensors values(given.begin(), given.end());
     for (Tensor& x : values)
-        if (x.defined() && row.integers_to_real && !is_floating(x.dtype())) x = cast(x, real_dtype(given));
-    return mezzo::decomposed(row, values, at);
+        if (x.defined() && op.traits().integers_to_real && !is_floating(x.dtype()))
+            x = cast(x, real_dtype(given));
+    return mezzo::decomposed(op, values, at);
 }
 
 void Tracer::wrote(const Tensor& x) {

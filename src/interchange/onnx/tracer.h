@@ -23,14 +23,14 @@ public:
     Value value_of(const Tensor& x);
     Graph& graph() { return graph_; }
 
-    void called(const Row&, In, In) override {}
+    void called(const AnyOp&, In, In) override {}
     void viewed(const Tensor&, const Tensor&) override {}
     void backward_begins(const Tensors&) override {}
     void visiting(const Node&) override {}
     void gradient(const Node&, int, const Tensor&) override {}
     void fused_gradient(const Node&, const Tensor&) override {}
     void sum(const Node&, const Tensor&) override {}
-    void computed(const Row& row, In given, const void* at, In results) override;
+    void computed(const AnyOp& op, In given, const void* at, In results) override;
     void wrote(const Tensor& x) override;
 
 private:
@@ -47,9 +47,9 @@ private:
     const Known* find(const Tensor& x) const;
     void remember(const Tensor& x, Value value, const std::string& missing = {});
     void list_weights(nn::Module& model);
-    Value mapped(const Row& row, In given, const void* at, const Tensor& result);
-    Tensors decomposed(const Row& row, In given, const void* at);
-    std::string no_form(const Row& row, const Shape& result) const;
+    Value mapped(const AnyOp& op, In given, const void* at, const Tensor& result);
+    Tensors decomposed(const AnyOp& op, In given, const void* at);
+    std::string no_form(const AnyOp& op, const Shape& result) const;
     std::string place() const;
     std::string reader() const;
 
