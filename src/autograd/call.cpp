@@ -210,8 +210,8 @@ bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& a
             std::span<const Shape> shapes, std::optional<Dtype> requested) {
     const OpTraits& traits = op.traits();
     assert(attributes.type == &op.attributes() && "an op is called with attributes of its own struct");
-    Workspace scratch;
-    Tensors& values = scratch.list;
+    Workspace workspace;
+    Tensors& values = workspace.list;
     values.assign(inputs.begin(), inputs.end());
     const bool autocast = autocast_open();
     CastWork work;

@@ -14,17 +14,17 @@ using kernels::LayerNorm;
 using kernels::RmsNorm;
 void layer_norm(In in, const LayerNorm& at, Out out);
 void rms_norm(In in, const RmsNorm& at, Out out);
-extern const OpOf<LayerNorm> op;
+extern const Op<LayerNorm> op;
 """
 # (what compiles, the same with another op's attributes)
 PAIRS = [
     ("double f(const LayerNorm& at) { return at.eps; }", "double f(const LayerNorm& at) { return at.dropout_p; }"),
     ("Kernel<LayerNorm>* const k = layer_norm;", "Kernel<LayerNorm>* const k = rms_norm;"),
     ("constexpr KernelEntry e = kernel_entry<layer_norm>();", "constexpr KernelEntry e = kernel_entry<sizeof(LayerNorm)>();"),
-    ("const OpOf<LayerNorm> o{{.vjp = [](const Node&, const LayerNorm&, const Tensors& g) -> Tensors { return g; }}};",
-     "const OpOf<LayerNorm> o{{.vjp = [](const Node&, const RmsNorm&, const Tensors& g) -> Tensors { return g; }}};"),
-    ("const OpOf<LayerNorm> o{{.decomposition = [](In, const LayerNorm&) -> Tensors { return {}; }}};",
-     "const OpOf<LayerNorm> o{{.decomposition = [](In, const RmsNorm&) -> Tensors { return {}; }}};"),
+    ("const Op<LayerNorm> o({}, [](const Node&, const LayerNorm&, const Tensors& g) -> Tensors { return g; });",
+     "const Op<LayerNorm> o({}, [](const Node&, const RmsNorm&, const Tensors& g) -> Tensors { return g; });"),
+    ("const Op<LayerNorm> o({}, nullptr, [](In, const LayerNorm&) -> Tensors { return {}; });",
+     "const Op<LayerNorm> o({}, nullptr, [](In, const RmsNorm&) -> Tensors { return {}; });"),
     ("Tensor f(const Tensor& x) { return call(op, {x}, {.eps = 1}, x.shape()); }",
      "Tensor f(const Tensor& x) { return call(op, {x}, {.value = 1}, x.shape()); }"),
     ("Tensor f(const Tensor& x) { return call(op, {x}, LayerNorm{}, x.shape()); }",

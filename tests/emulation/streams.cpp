@@ -104,7 +104,7 @@ void Streams::run_early_copies() {
     if (!options.early_copies) return;
     Stream& copies = stream(StreamKind::copy);
     while (!copies.ops.empty()) {
-        const AnyOp& op = copies.ops.front();
+        const Op& op = copies.ops.front();
         if (!op.work && !done(op.other, op.position)) return;
         run_until(StreamKind::copy, copies.done + 1);
     }
