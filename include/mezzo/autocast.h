@@ -60,7 +60,9 @@ private:
 struct AutocastReportLine {
     std::string op;            // its name
     std::string policy;        // "low", "fp32", "fp32_out", "promote", "keep"
-    Dtype computed = float32;  // dtype of the inputs the kernel saw
+    // Dtype in which the op computed: of the inputs that its kernel read; float32 for 16-bit inputs of an op
+    // without a kernel on the device, which runs as other ops.
+    Dtype computed = float32;
     Dtype result = float32;
     std::uint64_t calls = 0;
     std::uint64_t casts = 0;       // tensors converted for it

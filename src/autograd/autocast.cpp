@@ -217,10 +217,9 @@ CastWork autocast_inputs(const OpTraits& traits, Tensors& values, std::optional<
     return {counters.casts - casts, counters.cast_bytes - bytes};
 }
 
-void report_call(const OpTraits& traits, const Tensors& values, Dtype result, const CastWork& work) {
+void report_call(const OpTraits& traits, Dtype computed, Dtype result, const CastWork& work) {
     ThreadAutocast& t = thread_autocast();
-    if (!t.reporting || values.empty()) return;
-    const Dtype computed = values[0].dtype();
+    if (!t.reporting) return;
     amp::AutocastReportLine* line = nullptr;
     for (auto& l : t.report)
         if (l.op == traits.name && l.computed == computed && l.result == result) line = &l;

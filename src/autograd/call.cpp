@@ -90,6 +90,9 @@ bool any_tracked(In inputs) {
     return false;
 }
 
+// The dtype in which a decomposition computes with inputs of a dtype.
+Dtype computed_in(Dtype dtype) { return is_16bit(dtype) ? float32 : dtype; }
+
 // Runs the decomposition instead of a kernel. Autocast has been applied already, without history, so the
 // values that it converted get their history here.
 Tensors run_decomposition(const AnyOp& op, In inputs, Tensors& values, const void* attributes,
@@ -219,12 +222,15 @@ bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& a
     const Device device = common_device(traits, values);
     AnyKernel* const kernel = op.kernel(device.type());
     if (op.has_decomposition() && (!kernel || prefer_decomposition())) {
+        if (autocast && !values.empty())
+            report_call(traits, computed_in(values[0].dtype()), result_dtype(traits, values, requested),
+                        work);
         results = run_decomposition(op, inputs, values, attributes.value, requested);
         return false;
     }
     prepare(traits, values);
     const Dtype dtype = result_dtype(traits, values, requested);
-    if (autocast) report_call(traits, values, dtype, work);
+    if (autocast && !values.empty()) report_call(traits, values[0].dtype(), dtype, work);
     const bool copies = autocast && kernel && copies_result(traits, dtype, device);
     for (const Shape& shape : shapes)
         results.push_back(
