@@ -35,9 +35,9 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
     attention_kernel(Attention a, HeadRows q, HeadRows k, HeadRows v, HeadRows y, AnyArray<C> maxima,
                      AnyArray<C> totals) {
     MEZZO_SHARED(Tiles<C>, tiles, );
-    for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
+    for (std::int64_t index = blockIdx.x; index < ResultTile::count(a, a.query, parts * tile);
          index += gridDim.x) {
-        const Place at(a, index, a.query, parts * tile);
+        const ResultTile at(a, index, a.query, parts * tile);
         const Operand<C> queries(q, at.b, at.h, a.query, a.dim), keys(k, at.b, at.h, a.key, a.dim),
             values(v, at.b, at.h, a.key, a.dim);
         C result[warp_rows][parts] = {}, max[warp_rows], sum[warp_rows] = {};
@@ -74,8 +74,8 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
 template <class C> void forward(const Attention& a, In in, Out out) {
     const AnyArray<C> none{nullptr, float32};
     with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
-        launch(attention_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads, 0, a,
-               head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), head_rows(out[0]),
+        launch(attention_kernel<C, parts>, grid_for(ResultTile::count(a, a.query, parts * tile), 1), threads,
+               0, a, head_rows(in[0]), head_rows(in[1]), head_rows(in[2]), head_rows(out[0]),
                out.size() > 1 ? any_of<C>(out[1]) : none, out.size() > 1 ? any_of<C>(out[2]) : none);
     });
 }

@@ -12,7 +12,7 @@ using namespace attention_tiles;
 template <class C> struct PairGradient {
     C dropped_p, ds;
 
-    __device__ PairGradient(const Attention& a, const Place& at, std::int64_t i, std::int64_t j, C score,
+    __device__ PairGradient(const Attention& a, const ResultTile& at, std::int64_t i, std::int64_t j, C score,
                             C dp, const RowStatistics<C>& row) {
         const bool kept = a.dropout.kept(a.weight(at.bh, i) + static_cast<std::uint64_t>(j));
         const C scale = kept ? static_cast<C>(a.dropout.scale) : C(0);
@@ -26,7 +26,7 @@ template <class C> struct PairGradient {
 
 // Computes the statistics of this warp's rows into to[warp_row() + r]. The first of the passes over the
 // dimensions also stores them for the gradients of the keys.
-template <class C> __device__ void make_statistics(const Attention& a, const Place& at,
+template <class C> __device__ void make_statistics(const Attention& a, const ResultTile& at,
                                                    const StatisticsSource<C>& from,
                                                    RowStatistics<C> (&to)[tile]) {
     const std::int64_t first = at.first + warp_row(), left = a.query - first;
@@ -53,9 +53,9 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
                           StatisticsSource<C> source, HeadRows dq) {
     MEZZO_SHARED(Tiles<C>, tiles, );
     MEZZO_SHARED(RowStatistics<C>, statistics, [tile]);
-    for (std::int64_t index = blockIdx.x; index < Place::count(a, a.query, parts * tile);
+    for (std::int64_t index = blockIdx.x; index < ResultTile::count(a, a.query, parts * tile);
          index += gridDim.x) {
-        const Place at(a, index, a.query, parts * tile);
+        const ResultTile at(a, index, a.query, parts * tile);
         const Operand<C> queries(q, at.b, at.h, a.query, a.dim), keys(k, at.b, at.h, a.key, a.dim),
             values(v, at.b, at.h, a.key, a.dim), gradients(g, at.b, at.h, a.query, a.dim);
         C result[warp_rows][parts] = {}, factor[warp_rows];
@@ -81,8 +81,9 @@ template <class C, int parts> __global__ void __launch_bounds__(threads)
                         const RowStatistics<C>* statistics, std::int64_t statistics_stride, HeadRows dk,
                         HeadRows dv) {
     MEZZO_SHARED(Tiles<C>, tiles, );
-    for (std::int64_t index = blockIdx.x; index < Place::count(a, a.key, parts * tile); index += gridDim.x) {
-        const Place at(a, index, a.key, parts * tile);
+    for (std::int64_t index = blockIdx.x; index < ResultTile::count(a, a.key, parts * tile);
+         index += gridDim.x) {
+        const ResultTile at(a, index, a.key, parts * tile);
         const Operand<C> queries(q, at.b, at.h, a.query, a.dim), keys(k, at.b, at.h, a.key, a.dim),
             values(v, at.b, at.h, a.key, a.dim), gradients(g, at.b, at.h, a.query, a.dim);
         const RowStatistics<C>* rows = statistics + at.bh * statistics_stride;
@@ -115,10 +116,10 @@ template <class C> void plain_backward(const Attention& a, In in, Out out) {
     const StatisticsSource<C> source = statistics_source<C>(in, 1, scratch, rows);
     const HeadRows g = head_rows(in[0]), q = head_rows(in[1]), k = head_rows(in[2]), v = head_rows(in[3]);
     with_parts(a, [&]<int parts>(std::integral_constant<int, parts>) {
-        launch(query_gradient_kernel<C, parts>, grid_for(Place::count(a, a.query, parts * tile), 1), threads,
-               0, a, g, q, k, v, source, head_rows(out[0]));
-        launch(key_gradient_kernel<C, parts>, grid_for(Place::count(a, a.key, parts * tile), 1), threads, 0,
-               a, g, q, k, v, source.made, rows, head_rows(out[1]), head_rows(out[2]));
+        launch(query_gradient_kernel<C, parts>, grid_for(ResultTile::count(a, a.query, parts * tile), 1),
+               threads, 0, a, g, q, k, v, source, head_rows(out[0]));
+        launch(key_gradient_kernel<C, parts>, grid_for(ResultTile::count(a, a.key, parts * tile), 1), threads,
+               0, a, g, q, k, v, source.made, rows, head_rows(out[1]), head_rows(out[2]));
     });
 }
 

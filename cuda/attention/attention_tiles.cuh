@@ -92,10 +92,10 @@ template <class C, int parts> __device__ void accumulate(Tiles<C>& t, const C (&
 
 // The tile of results that a block computes: rows from `first` of head h in batch b, dimensions from
 // `column`.
-struct Place {
+struct ResultTile {
     std::int64_t bh, b, h, first, column;
 
-    __device__ Place(const Attention& a, std::int64_t index, std::int64_t length, std::int64_t columns) {
+    __device__ ResultTile(const Attention& a, std::int64_t index, std::int64_t length, std::int64_t columns) {
         const std::int64_t row_tiles = (length + tile - 1) / tile, passes = (a.dim + columns - 1) / columns;
         first = index % row_tiles * tile;
         column = index / row_tiles % passes * columns;
@@ -110,7 +110,7 @@ struct Place {
 };
 
 // Stores sum[r] * factor[r] to out [batch, length, heads, dim].
-template <class C, int parts> __device__ void store_rows(const Attention& a, const Place& place,
+template <class C, int parts> __device__ void store_rows(const Attention& a, const ResultTile& place,
                                                          std::int64_t length,
                                                          const C (&sum)[warp_rows][parts],
                                                          const C (&factor)[warp_rows], const HeadRows& out) {

@@ -106,7 +106,7 @@ template <class X, class C = typename X::C>
 __global__ __launch_bounds__(channels_block, 4) void moments_kernel(X x, ChannelGrid s, PartSums<C> parts,
                                                                     Conclusion<C> end, unsigned* tickets) {
     constexpr int width = X::width;
-    const Place<width> at(s);
+    const ChannelPosition<width> at(s);
     const std::int64_t begin = blockIdx.y * s.part_rows, stop = begin + s.rows_of(blockIdx.y);
     C pivot[width] = {}, sums[2 * width] = {};
     const bool inside = at.channel < s.channels && begin < stop;
@@ -153,7 +153,7 @@ template <class T>
 __global__ __launch_bounds__(channels_block) void normalise_kernel(Images<Packed<T>> images, ChannelGrid s,
                                                                    Coefficients<float> by) {
     constexpr int width = Packed<T>::width;
-    const Place<width> at(s);
+    const ChannelPosition<width> at(s);
     if (at.channel >= s.channels) return;
     float mean[width], scale[width], shift[width];
     load_row(by.mean, at.channel, mean);

@@ -49,7 +49,7 @@ __global__ __launch_bounds__(channels_block,
                              4) void grad_sums_kernel(GradImages<X> images, ChannelGrid s, PartSums<C> parts,
                                                       GradConclusion<C> end, unsigned* tickets) {
     constexpr int width = X::width;
-    const Place<width> at(s);
+    const ChannelPosition<width> at(s);
     const std::int64_t begin = blockIdx.y * s.part_rows, stop = begin + s.rows_of(blockIdx.y);
     C sums[2 * width] = {}, mean[width] = {};
     const bool inside = at.channel < s.channels;
@@ -81,7 +81,7 @@ template <class X, class C = typename X::C>
 __global__ __launch_bounds__(channels_block) void normalise_grad_kernel(GradImages<X> images, ChannelGrid s,
                                                                         Slopes<C> by) {
     constexpr int width = X::width;
-    const Place<width> at(s);
+    const ChannelPosition<width> at(s);
     if (at.channel >= s.channels) return;
     C mean[width], scale[width], slope[width], offset[width];
     load_row(by.mean, at.channel, mean);

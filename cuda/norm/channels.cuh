@@ -103,10 +103,10 @@ inline dim3 rows_grid(const ChannelGrid& s) {
 }
 
 // This thread's first channel, and its index among the threads that take other rows of the same channels.
-template <int width> struct Place {
+template <int width> struct ChannelPosition {
     std::int64_t channel;
     int way, ways;
-    __device__ explicit Place(const ChannelGrid& s)
+    __device__ explicit ChannelPosition(const ChannelGrid& s)
         : channel((blockIdx.x * std::int64_t(s.lanes) + threadIdx.x % unsigned(s.lanes)) * width),
           way(int(threadIdx.x) / s.lanes),
           ways(int(channels_block) / s.lanes) {}

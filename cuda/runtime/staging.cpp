@@ -17,15 +17,15 @@ public:
         pinned_free(memory());
     }
 
-    void send(std::span<const Part> parts) override {
+    void send(std::span<const Copy> parts) override {
         const OnDevice scope(device_);
         queued_.record(StreamKind::compute);
         queued_.hold(StreamKind::copy);
-        for (const Part& part : parts)
+        for (const Copy& part : parts)
             copy_beside(part.to, static_cast<const char*>(memory()) + part.offset, part.bytes);
         copied_.record(StreamKind::copy);
     }
-    void send_in_order(const Part& part) override {
+    void send_in_order(const Copy& part) override {
         const OnDevice scope(device_);
         copy_from_pinned(part.to, static_cast<const char*>(memory()) + part.offset, part.bytes);
         copied_.record(StreamKind::compute);

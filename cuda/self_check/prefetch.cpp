@@ -50,7 +50,7 @@ void check_prefetch(const SelfCheck&) {
     std::memcpy(buffer->memory(), values.data(), bytes);
     for (int i = 0; i < 8; ++i) sum_of(source, source, target);
     sum_of(target, source, earlier);
-    const StagingBuffer::Part parts[] = {{raw(target), 0, bytes}};
+    const StagingBuffer::Copy parts[] = {{raw(target), 0, bytes}};
     const Waiting end_of_copies{*buffer};
     buffer->send(parts);
     buffer->receive();

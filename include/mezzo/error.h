@@ -45,24 +45,24 @@ namespace detail {
 // One piece of an error message; stored at the call, formatted only on failure.
 class Item {
 public:
-    Item(const char* text) : kind_(Kind::text) { value_.text = {text, std::char_traits<char>::length(text)}; }
-    Item(std::string_view text) : kind_(Kind::text) { value_.text = {text.data(), text.size()}; }
-    Item(const std::string& text) : kind_(Kind::text) { value_.text = {text.data(), text.size()}; }
-    Item(bool value) : kind_(Kind::flag) { value_.integer = value; }
-    Item(int value) : kind_(Kind::integer) { value_.integer = value; }
-    Item(long value) : kind_(Kind::integer) { value_.integer = value; }
-    Item(long long value) : kind_(Kind::integer) { value_.integer = value; }
-    Item(unsigned value) : kind_(Kind::integer) { value_.integer = value; }
-    Item(unsigned long value) : kind_(Kind::integer) { value_.integer = static_cast<long long>(value); }
-    Item(unsigned long long value) : kind_(Kind::integer) { value_.integer = static_cast<long long>(value); }
-    Item(double value) : kind_(Kind::real) { value_.real = value; }
-    Item(Dtype dtype) : kind_(Kind::dtype) { value_.dtype = dtype; }
-    Item(const Shape& shape) : kind_(Kind::shape) { value_.shape = &shape; }
-    Item(const Device& device) : kind_(Kind::device) { value_.device = &device; }
+    Item(const char* text) : kind_(Type::text) { value_.text = {text, std::char_traits<char>::length(text)}; }
+    Item(std::string_view text) : kind_(Type::text) { value_.text = {text.data(), text.size()}; }
+    Item(const std::string& text) : kind_(Type::text) { value_.text = {text.data(), text.size()}; }
+    Item(bool value) : kind_(Type::flag) { value_.integer = value; }
+    Item(int value) : kind_(Type::integer) { value_.integer = value; }
+    Item(long value) : kind_(Type::integer) { value_.integer = value; }
+    Item(long long value) : kind_(Type::integer) { value_.integer = value; }
+    Item(unsigned value) : kind_(Type::integer) { value_.integer = value; }
+    Item(unsigned long value) : kind_(Type::integer) { value_.integer = static_cast<long long>(value); }
+    Item(unsigned long long value) : kind_(Type::integer) { value_.integer = static_cast<long long>(value); }
+    Item(double value) : kind_(Type::real) { value_.real = value; }
+    Item(Dtype dtype) : kind_(Type::dtype) { value_.dtype = dtype; }
+    Item(const Shape& shape) : kind_(Type::shape) { value_.shape = &shape; }
+    Item(const Device& device) : kind_(Type::device) { value_.device = &device; }
     void append_to(std::string& out) const;
 
 private:
-    enum class Kind : std::uint8_t { text, flag, integer, real, dtype, shape, device };
+    enum class Type : std::uint8_t { text, flag, integer, real, dtype, shape, device };
     struct Text {
         const char* data;
         std::size_t size;
@@ -75,7 +75,7 @@ private:
         const Shape* shape;
         const Device* device;
     } value_;
-    Kind kind_;
+    Type kind_;
 };
 
 [[noreturn]] void fail(ErrorKind kind, std::initializer_list<Item> items);

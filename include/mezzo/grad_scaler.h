@@ -50,13 +50,13 @@ public:
     [[nodiscard]] bool stepped() const;
     [[nodiscard]] bool skipped() const;
     // Whether no parameter had a gradient (needs GradScalerOptions::allow_no_gradients).
-    [[nodiscard]] bool nothing_to_do() const { return kind_ == Kind::nothing; }
+    [[nodiscard]] bool nothing_to_do() const { return kind_ == Outcome::nothing; }
 
 private:
     friend class GradScaler;
-    enum class Kind : std::uint8_t { stepped, nothing, on_device };
-    StepResult(Kind kind, const Tensor& state);
-    Kind kind_;
+    enum class Outcome : std::uint8_t { stepped, nothing, on_device };
+    StepResult(Outcome kind, const Tensor& state);
+    Outcome kind_;
     Tensor state_;  // the optimizer's StepState
     std::uint64_t version_ = 0;
 };

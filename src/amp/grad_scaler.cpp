@@ -88,18 +88,18 @@ void leave_unscaled(const optim::OptimizerImpl& optimizer, const optim::Gradient
 
 }  // namespace
 
-StepResult::StepResult(Kind kind, const Tensor& state)
+StepResult::StepResult(Outcome kind, const Tensor& state)
     : kind_(kind), state_(state), version_(state.defined() ? state.version() : 0) {}
 
 bool StepResult::skipped() const {
-    if (kind_ != Kind::on_device) return false;
+    if (kind_ != Outcome::on_device) return false;
     check(state_.version() == version_, ErrorKind::state,
           "StepResult: the optimizer has gone on since this step; ask before its next unscale_ or step");
     return optim::read_struct<StepState>(state_).found_inf != 0;
 }
 
 bool StepResult::stepped() const {
-    return kind_ == Kind::stepped || (kind_ == Kind::on_device && !skipped());
+    return kind_ == Outcome::stepped || (kind_ == Outcome::on_device && !skipped());
 }
 
 void check_factors(double growth, double backoff, double interval) {
@@ -291,11 +291,11 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
 }
 
 StepResult GradScaler::step(optim::Optimizer& optimizer) {
-    using Kind = StepResult::Kind;
+    using Outcome = StepResult::Outcome;
     ScalerImpl& s = impl();
     if (!s.options.enabled) {
         optimizer.step();
-        return StepResult(Kind::stepped, {});
+        return StepResult(Outcome::stepped, {});
     }
     const insight::RecordFunction scope("GradScaler.step");
     s.require_scaled("GradScaler.step");
@@ -326,9 +326,10 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     }
     if (!progress.checked && !s.options.allow_no_gradients) fail_unchecked(own);
     progress.stage = Stage::stepped;
-    if (!progress.checked || !optim::run_update(own, plan, true, scale)) return StepResult(Kind::nothing, {});
+    if (!progress.checked || !optim::run_update(own, plan, true, scale))
+        return StepResult(Outcome::nothing, {});
     if (!unscaled && s.options.unscale_in_step) leave_unscaled(own, plan, {});
-    return StepResult(Kind::on_device, own.state);
+    return StepResult(Outcome::on_device, own.state);
 }
 
 void ScalerImpl::check_floor() const {

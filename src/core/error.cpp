@@ -42,25 +42,25 @@ struct ThrownError final : Error {
 
 void Item::append_to(std::string& out) const {
     switch (kind_) {
-        case Kind::text:
+        case Type::text:
             out.append(value_.text.data, value_.text.size);
             break;
-        case Kind::flag:
+        case Type::flag:
             out += value_.integer != 0 ? "true" : "false";
             break;
-        case Kind::integer:
+        case Type::integer:
             out += fmt::format("{}", value_.integer);
             break;
-        case Kind::real:
+        case Type::real:
             out += fmt::format("{}", value_.real);
             break;
-        case Kind::dtype:
+        case Type::dtype:
             out += name(value_.dtype);
             break;
-        case Kind::shape:
+        case Type::shape:
             append_shape(out, *value_.shape);
             break;
-        case Kind::device:
+        case Type::device:
             append_device(out, *value_.device);
             break;
     }

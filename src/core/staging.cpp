@@ -34,9 +34,9 @@ Pool& pool() {
 // Powers of two, so that batches of varying length share few buffers.
 std::size_t buffer_size(std::size_t bytes) { return std::bit_ceil(std::max(bytes, smallest_buffer)); }
 
-using Place = std::vector<Kept>::iterator;
+using Position = std::vector<Kept>::iterator;
 
-std::unique_ptr<StagingBuffer> take_from(Pool& all, Place place) {
+std::unique_ptr<StagingBuffer> take_from(Pool& all, Position place) {
     std::unique_ptr<StagingBuffer> buffer = std::move(place->buffer);
     all.kept.erase(place);
     return buffer;
@@ -48,7 +48,7 @@ std::unique_ptr<StagingBuffer> take_busy(Device device, std::size_t size) {
     Pool& all = pool();
     const std::lock_guard lock(all.mutex);
     std::size_t bytes = size;
-    Place oldest = all.kept.end();
+    Position oldest = all.kept.end();
     for (auto it = all.kept.begin(); it != all.kept.end(); ++it) {
         if (!(it->device == device)) continue;
         bytes += it->buffer->bytes();

@@ -13,7 +13,7 @@ namespace mezzo {
 // Staging buffer of one batch. All members but memory() and bytes() may throw Error(backend).
 class StagingBuffer {
 public:
-    struct Part {
+    struct Copy {
         void* to;  // on the device
         std::size_t offset, bytes;
     };
@@ -27,9 +27,9 @@ public:
 
     // Starts copies that overlap the device's work, but begin after the work that is queued now, which may
     // still use a target.
-    virtual void send(std::span<const Part> parts) = 0;
+    virtual void send(std::span<const Copy> parts) = 0;
     // Queues a copy behind the device's work; work that is queued later comes after it.
-    virtual void send_in_order(const Part& part) = 0;
+    virtual void send_in_order(const Copy& part) = 0;
     // Makes the work that is queued on the device from now on wait for the copies.
     virtual void receive() = 0;
     // The same for copies that will not be read, so that their targets may be released. Also allowed while

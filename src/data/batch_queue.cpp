@@ -22,7 +22,7 @@
 namespace mezzo::data::detail {
 
 struct BatchQueue::Impl {
-    struct Slot {
+    struct PendingBatch {
         std::unique_ptr<SharedObject> batch;
         std::exception_ptr error;
         bool done = false;
@@ -34,7 +34,7 @@ struct BatchQueue::Impl {
 
     std::mutex mutex;  // guards all members below except the threads
     std::condition_variable room, ready;
-    std::deque<Slot> slots;  // slots from number `first` on; a worker's slot stays until it is done
+    std::deque<PendingBatch> slots;  // slots from number `first` on; a worker's slot stays until it is done
     std::int64_t first = 0;
     bool claiming = false;  // a worker is in claim(): only one at a time, so that batches are in order
     bool at_end = false, stopping = false;
@@ -66,7 +66,7 @@ struct BatchQueue::Impl {
 
     // Waits until there is room for one more batch, and claims it. Returns null if there is nothing more to
     // do.
-    std::unique_ptr<SharedObject> claim(Slot*& slot) {
+    std::unique_ptr<SharedObject> claim(PendingBatch*& slot) {
         {
             std::unique_lock lock(mutex);
             room.wait(lock, [&] {
@@ -93,7 +93,7 @@ struct BatchQueue::Impl {
         return claimed;
     }
 
-    void make(SharedObject& claimed, Slot& slot) {
+    void make(SharedObject& claimed, PendingBatch& slot) {
         std::unique_ptr<SharedObject> batch;
         std::exception_ptr error;
         try {
@@ -110,15 +110,15 @@ struct BatchQueue::Impl {
     void work() {
         const cpu::SerialScope alone;
         const NoGrad no_grad;
-        Slot* slot = nullptr;
+        PendingBatch* slot = nullptr;
         while (const auto claimed = claim(slot)) make(*claimed, *slot);
     }
 
     // Returns the oldest batch, or nothing at the end.
-    std::optional<Slot> oldest() {
+    std::optional<PendingBatch> oldest() {
         const insight::RecordFunction scope("BatchLoader.next");
         if (in_caller) {
-            Slot* slot = nullptr;
+            PendingBatch* slot = nullptr;
             const bool waiting = !slots.empty();
             const NoGrad no_grad;  // as in a worker's thread
             const amp::Autocast off({.enabled = false});
@@ -127,7 +127,7 @@ struct BatchQueue::Impl {
         std::unique_lock lock(mutex);
         ready.wait(lock, [&] { return slots.empty() ? at_end : slots.front().done; });
         if (slots.empty()) return std::nullopt;
-        Slot slot = std::move(slots.front());
+        PendingBatch slot = std::move(slots.front());
         slots.pop_front();
         ++first;
         room.notify_one();
@@ -200,7 +200,7 @@ BatchQueue::~BatchQueue() {
 SharedObject* BatchQueue::take(std::int64_t index) {
     while (impl_->first <= index) {
         const bool wanted = impl_->first == index;
-        std::optional<Impl::Slot> slot = impl_->oldest();
+        std::optional<Impl::PendingBatch> slot = impl_->oldest();
         if (!slot) return nullptr;
         if (!wanted) continue;
         if (slot->error) std::rethrow_exception(slot->error);

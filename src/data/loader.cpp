@@ -7,8 +7,8 @@
 
 #include "core/tensor_impl.h"
 #include "cpu/parallel.h"
-#include "data/normalize.h"
 #include "data/epoch_order.h"
+#include "data/normalize.h"
 #include "data/pixels.h"
 #include "mezzo/autograd.h"
 #include "mezzo/data/loader.h"
@@ -211,7 +211,7 @@ struct DataLoader::Worker final : detail::BatchSource {
     std::int64_t epoch, first;
 };
 
-DataLoader::Place::Place(const Shared& loader, Tensor order, const LoaderPosition& from)
+DataLoader::BatchPosition::BatchPosition(const Shared& loader, Tensor order, const LoaderPosition& from)
     : loader_(loader),
       order_(std::move(order)),
       epoch_(from.epoch),
@@ -223,7 +223,7 @@ DataLoader::Place::Place(const Shared& loader, Tensor order, const LoaderPositio
                                           std::int64_t(options.num_workers) * options.prefetch_factor));
 }
 
-Batch DataLoader::Place::operator*() const {
+Batch DataLoader::BatchPosition::operator*() const {
     if (queue_) {
         const std::int64_t index = (first_ - start_) / loader_->value.options_.batch_size;
         const std::unique_ptr<detail::SharedObject> made((*queue_)->take(index));
@@ -236,7 +236,7 @@ DataLoader::Iterator::Iterator(const DataLoader& loader, Tensor order, const Loa
     : loader_(new detail::Box<DataLoader>(loader)),
       progress_(loader.progress_.shared()),
       at_(from),
-      batches_(Place(loader_, std::move(order), from), {},
+      batches_(BatchPosition(loader_, std::move(order), from), {},
                {.device = loader.options_.device, .ahead = loader.options_.prefetch}) {}
 
 Batch DataLoader::Iterator::operator*() {

@@ -15,8 +15,8 @@ namespace {
 constexpr std::size_t alignment = 256;  // of each tensor in the buffer
 
 // Returns the offset of each tensor in the buffer.
-std::vector<StagingBuffer::Part> parts_of(const Tensors& values) {
-    std::vector<StagingBuffer::Part> parts;
+std::vector<StagingBuffer::Copy> parts_of(const Tensors& values) {
+    std::vector<StagingBuffer::Copy> parts;
     std::size_t offset = 0;
     for (const Tensor& x : values) {
         const std::size_t bytes = std::size_t(x.numel()) * size_of(x.dtype());
@@ -65,7 +65,7 @@ bool TransferQueue::start(std::span<Tensor* const> batch) {
         places.push_back(x);
         values.push_back(x->detach().contiguous());
     }
-    std::vector<StagingBuffer::Part> parts = parts_of(values);
+    std::vector<StagingBuffer::Copy> parts = parts_of(values);
     const std::size_t bytes = parts.empty() ? 0 : parts.back().offset + parts.back().bytes;
     reuse();
     sent.push_back({take_staging(device, bytes), {}});

@@ -77,28 +77,28 @@ Dataset chosen(const Dataset& dataset, const Indices& indices) {
 }
 
 // Statistics of a feature for fit(), without NaN.
-struct Range {
+struct FeatureStatistics {
     double sum = 0, low = std::numeric_limits<double>::infinity(), high = -low, squares = 0;
     std::int64_t count = 0;
     double mean() const { return sum / double(count); }
 };
 
-std::vector<Range> ranges_of(const char* op, const Tensor& x) {
+std::vector<FeatureStatistics> ranges_of(const char* op, const Tensor& x) {
     check(x.dim() == 2 && x.size(0) >= 1, ErrorKind::shape, op, ": x is ", x.shape(),
           "; it must be [n, features] with n of at least 1");
     const std::vector<double> values = x.to_vector<double>();
-    std::vector<Range> ranges(static_cast<std::size_t>(x.size(1)));
+    std::vector<FeatureStatistics> ranges(static_cast<std::size_t>(x.size(1)));
     const auto each = [&](auto&& f) {
         for (std::size_t i = 0; i < values.size(); ++i)
             if (!std::isnan(values[i])) f(ranges[i % ranges.size()], values[i]);
     };
-    each([](Range& r, double v) {
+    each([](FeatureStatistics& r, double v) {
         r.sum += v;
         r.low = std::min(r.low, v);
         r.high = std::max(r.high, v);
         ++r.count;
     });
-    each([](Range& r, double v) { r.squares += (v - r.mean()) * (v - r.mean()); });
+    each([](FeatureStatistics& r, double v) { r.squares += (v - r.mean()) * (v - r.mean()); });
     return ranges;
 }
 
@@ -194,7 +194,7 @@ void FeatureScaler::load_state_dict(const StateDict& state) {
 
 void StandardScaler::fit(const Tensor& x) {
     std::vector<double> shift, scale;
-    for (const Range& r : ranges_of("StandardScaler", x)) {
+    for (const FeatureStatistics& r : ranges_of("StandardScaler", x)) {
         const double deviation = r.count > 0 ? std::sqrt(r.squares / double(r.count)) : 0;
         shift.push_back(r.count > 0 ? r.mean() : 0);
         scale.push_back(deviation > 0 && r.low < r.high ? deviation : 1);
@@ -204,7 +204,7 @@ void StandardScaler::fit(const Tensor& x) {
 
 void MinMaxScaler::fit(const Tensor& x) {
     std::vector<double> shift, scale;
-    for (const Range& r : ranges_of("MinMaxScaler", x)) {
+    for (const FeatureStatistics& r : ranges_of("MinMaxScaler", x)) {
         shift.push_back(r.count > 0 ? r.low : 0);
         scale.push_back(r.high > r.low ? r.high - r.low : 1);
     }

@@ -7,7 +7,7 @@
 namespace mezzo::distributed {
 
 Bucket::Bucket(const BucketLayout& layout, const Tensors& leaves) : layout_(layout) {
-    for (const BucketLayout::Part& part : layout_.parts) shapes_.push_back(leaves[part.place].shape());
+    for (const BucketLayout::Entry& part : layout_.parts) shapes_.push_back(leaves[part.place].shape());
     allocate();
 }
 

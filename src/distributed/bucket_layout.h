@@ -25,13 +25,13 @@ struct OrderedLeaf {
 };
 
 struct BucketLayout {
-    struct Part {
+    struct Entry {
         std::uint32_t place;  // index of the leaf
         std::int64_t offset;  // in elements
     };
     Dtype dtype = float32;
     Device device = {};
-    std::vector<Part> parts = {};
+    std::vector<Entry> parts = {};
     // Offset of the flags behind the gradients, one number per part: 1 if the rank has a gradient, 0 if not.
     // After their reduction a flag is not 0 if any rank has a gradient.
     std::int64_t flags = 0;

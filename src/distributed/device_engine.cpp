@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t id_bytes = 128;
 
 // The device of Group::device().
-Device device_of(const Place& place) {
+Device device_of(const RankInfo& place) {
     const int devices = cuda_device_count();
     return devices > 0 ? Device(DeviceType::cuda, place.local_rank % devices) : cpu_device;
 }
@@ -37,7 +37,7 @@ struct DeviceEngine::Offer {
     char reason[220] = {};  // why there is no library
 };
 
-DeviceEngine::DeviceEngine(const Place& place, const EngineTimes& times, Failed failed)
+DeviceEngine::DeviceEngine(const RankInfo& place, const EngineTimes& times, Failed failed)
     : place_(place), times_(times), failed_(std::move(failed)), device_(device_of(place)) {
     if (place.size == 1 || device_.type() == DeviceType::cpu) return;
     const Backend* const found = backend(device_.type());

@@ -25,7 +25,7 @@ struct EngineTimes {
 class DeviceEngine {
 public:
     using Failed = std::function<void(const std::string& words, bool timed_out)>;
-    DeviceEngine(const Place& place, const EngineTimes& times, Failed failed);
+    DeviceEngine(const RankInfo& place, const EngineTimes& times, Failed failed);
 
     // Whether memory of this device would use this engine, if the other ranks agree. Opens no library.
     bool suits(Device device) const;
@@ -62,7 +62,7 @@ private:
     std::string share_id(Collectives& host) const;
     void connect_ranks(Collectives& host);
 
-    const Place place_;
+    const RankInfo place_;
     const EngineTimes times_;
     const Failed failed_;
     const Device device_;

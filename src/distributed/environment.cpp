@@ -87,8 +87,8 @@ int tasks_on_node(const std::string& list, int node) {
          " does not say how many tasks run on this node");
 }
 
-Place place_of(const Set& set, const Reader& read) {
-    Place place;
+RankInfo place_of(const Set& set, const Reader& read) {
+    RankInfo place;
     place.size = read.number(set.size, 1, most_ranks);
     place.rank = read.number(set.rank, 0, place.size - 1);
     place.local_size =
@@ -101,7 +101,7 @@ Place place_of(const Set& set, const Reader& read) {
 }
 
 // Returns text that distinguishes this run from others, as far as the launcher provides it.
-std::string run_of(const Reader& read, const Place& place) {
+std::string run_of(const Reader& read, const RankInfo& place) {
     if (read.has("MEZZO_RUN_ID")) return read.text("MEZZO_RUN_ID");
     std::string run;
     for (const char* const name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "PMIX_NAMESPACE",

@@ -10,7 +10,7 @@
 namespace mezzo::distributed {
 
 struct Launch {
-    Place place;
+    RankInfo place;
     std::string host;               // of the store
     int first_port = 0, ports = 1;  // the store listens at one of these
     bool launcher_holds_store = false;

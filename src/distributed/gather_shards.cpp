@@ -30,10 +30,10 @@ struct Stream {
     std::int64_t bytes = 0;
 };
 
-Stream stream_of(int rank, const std::vector<optim::Incomplete>& tensors, const Partition& partition) {
+Stream stream_of(int rank, const std::vector<optim::PartialTensor>& tensors, const Partition& partition) {
     Stream stream;
     for (const auto& [slot, tensor] : tensors) {
-        const optim::Part part = partition.part(slot, rank);
+        const optim::LocalShard part = partition.part(slot, rank);
         if (part.count == 0) continue;
         const std::int64_t bytes = part.count * std::int64_t(size_of(tensor.dtype()));
         stream.pieces.push_back({tensor.detach().reshape({-1}).slice(0, part.begin, part.begin + part.count),
@@ -60,7 +60,7 @@ template <class Copy> void for_each_piece(const Stream& stream, std::int64_t fro
     }
 }
 
-std::uint64_t hash_of(const std::vector<optim::Incomplete>& tensors) {
+std::uint64_t hash_of(const std::vector<optim::PartialTensor>& tensors) {
     std::uint64_t hash = 14695981039346656037u;  // FNV-1a
     for (const auto& [slot, tensor] : tensors)
         hash = (hash ^ (slot * std::uint64_t(dtype_count) + std::uint64_t(tensor.dtype()))) * 1099511628211u;
@@ -69,7 +69,7 @@ std::uint64_t hash_of(const std::vector<optim::Incomplete>& tensors) {
 
 // Returns the device of the messages: that of the tensors, if its engine can send from there, otherwise the
 // CPU.
-Device device_of(const std::vector<optim::Incomplete>& tensors, const GroupImpl& group) {
+Device device_of(const std::vector<optim::PartialTensor>& tensors, const GroupImpl& group) {
     const Device device = tensors[0].tensor.device();
     for (const auto& [slot, tensor] : tensors) {
         group.devices().note_elsewhere(tensor.device());
@@ -80,7 +80,7 @@ Device device_of(const std::vector<optim::Incomplete>& tensors, const GroupImpl&
 
 }  // namespace
 
-void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition& partition,
+void gather_parts(const std::vector<optim::PartialTensor>& tensors, const Partition& partition,
                   const Group& group) {
     constexpr const char* op = "a sharded optimizer";
     refuse_in_capture(op, "exchange the ranks' parts");

@@ -13,7 +13,7 @@ namespace mezzo::distributed {
 // tensor `slot` of the partition. Collective; at most 16 MiB are sent at a time. If all tensors are on the
 // rank's CUDA device and all ranks have NCCL, they are sent from device memory and the host does not wait;
 // otherwise they go through host memory.
-void gather_parts(const std::vector<optim::Incomplete>& tensors, const Partition& partition,
+void gather_parts(const std::vector<optim::PartialTensor>& tensors, const Partition& partition,
                   const Group& group);
 
 }  // namespace mezzo::distributed

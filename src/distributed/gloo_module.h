@@ -19,7 +19,7 @@ public:
 };
 
 struct GlooOptions {
-    Place place;
+    RankInfo place;
     std::string address;                      // of this machine, numeric
     std::string interface;                    // the name of a network interface; empty: that of the address
     double timeout = 0, connect_timeout = 0;  // s

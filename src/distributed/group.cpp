@@ -97,7 +97,7 @@ Group::~Group() = default;
 GroupImpl& Group::impl() const { return static_cast<GroupImpl&>(*impl_.operator->()); }
 GroupImpl& impl_of(const Group& group) { return group.impl(); }
 
-Group make_group(const Place& place, std::unique_ptr<Collectives> engine, std::unique_ptr<Control> control,
+Group make_group(const RankInfo& place, std::unique_ptr<Collectives> engine, std::unique_ptr<Control> control,
                  const EngineTimes& times) {
     return Group(new GroupImpl(place, std::move(engine), std::move(control), times));
 }

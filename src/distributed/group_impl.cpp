@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "core/step_graph.h"
 #include "core/live_error.h"
+#include "core/step_graph.h"
 #include "mezzo/error.h"
 
 namespace mezzo::distributed {
@@ -75,7 +75,7 @@ private:
     const std::unique_ptr<Collectives> inner_;
 };
 
-GroupImpl::GroupImpl(const Place& place, std::unique_ptr<Collectives> engine,
+GroupImpl::GroupImpl(const RankInfo& place, std::unique_ptr<Collectives> engine,
                      std::unique_ptr<Control> control, const EngineTimes& times)
     : place_(place),
       process_(getpid()),

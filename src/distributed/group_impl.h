@@ -28,7 +28,7 @@ public:
     using Work = std::function<void(Collectives&)>;
 
     // `control` is null if no process can die on its own.
-    GroupImpl(const Place& place, std::unique_ptr<Collectives> engine,
+    GroupImpl(const RankInfo& place, std::unique_ptr<Collectives> engine,
               std::unique_ptr<Control> control = nullptr, const EngineTimes& times = {});
     // Aborts host operations in progress, and waits for other ranks only in device operations that are
     // already queued. If an exception unwinds the stack it waits for nothing, and the other ranks get the
@@ -36,7 +36,7 @@ public:
     // its parent's; there submit() and wait() throw Error(state), and nothing breaks the group.
     ~GroupImpl() override;
 
-    const Place& place() const { return place_; }
+    const RankInfo& place() const { return place_; }
     // Queues work and returns its number, from 1 on. Exceptions of the work are thrown by wait(). A broken
     // group drops work.
     std::uint64_t submit(Work work);
@@ -89,7 +89,7 @@ private:
     void require_own_process() const;
     void forget_thread() noexcept;
 
-    const Place place_;
+    const RankInfo place_;
     const std::int64_t process_;
     const int uncaught_;  // exceptions that were unwinding the stack when the group was made
     std::unique_ptr<Engine> engine_;
@@ -109,7 +109,7 @@ private:
 };
 
 // Makes a group over any engine; null makes a group of one rank.
-Group make_group(const Place& place, std::unique_ptr<Collectives> engine,
+Group make_group(const RankInfo& place, std::unique_ptr<Collectives> engine,
                  std::unique_ptr<Control> control = nullptr, const EngineTimes& times = {});
 GroupImpl& impl_of(const Group& group);
 

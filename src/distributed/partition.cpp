@@ -23,11 +23,11 @@ Partition::Partition(const std::vector<std::int64_t>& numels, int ranks) : numel
     range_ = round_up(end, ranks * alignment) / ranks;
 }
 
-optim::Part Partition::part(std::size_t tensor, int rank) const {
+optim::LocalShard Partition::part(std::size_t tensor, int rank) const {
     const std::int64_t start = starts_[tensor];
     const std::int64_t from = std::max(rank * range_, start) - start,
                        to = std::min((rank + 1) * range_ - start, numels_[tensor]);
-    return from < to ? optim::Part{from, to - from} : optim::Part{};
+    return from < to ? optim::LocalShard{from, to - from} : optim::LocalShard{};
 }
 
 }  // namespace mezzo::distributed

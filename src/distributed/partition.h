@@ -17,7 +17,7 @@ public:
     Partition(const std::vector<std::int64_t>& numels, int ranks);
     int ranks() const { return ranks_; }
     // Returns the part of the tensor that the rank owns; its count is 0 if there is none.
-    optim::Part part(std::size_t tensor, int rank) const;
+    optim::LocalShard part(std::size_t tensor, int rank) const;
 
 private:
     std::vector<std::int64_t> numels_, starts_;

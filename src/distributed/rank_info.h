@@ -3,7 +3,7 @@
 
 namespace mezzo::distributed {
 
-struct Place {
+struct RankInfo {
     int rank = 0, size = 1;              // among all
     int local_rank = 0, local_size = 1;  // among those of this machine
 };

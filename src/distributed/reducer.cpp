@@ -145,7 +145,7 @@ std::vector<std::vector<std::string>> Reducer::names_by_bucket() const {
     std::vector<std::vector<std::string>> result;
     for (const Shipment& shipment : shipments_) {
         std::vector<std::string>& names = result.emplace_back();
-        for (const BucketLayout::Part& part : shipment.bucket->layout().parts)
+        for (const BucketLayout::Entry& part : shipment.bucket->layout().parts)
             names.push_back(names_[part.place]);
     }
     return result;
@@ -293,7 +293,7 @@ void Reducer::depart_next() {
     const Plain scope;
     Shipment& shipment = shipments_[departed_++];
     Tensors gradients;
-    for (const BucketLayout::Part& part : shipment.bucket->layout().parts)
+    for (const BucketLayout::Entry& part : shipment.bucket->layout().parts)
         gradients.push_back(slot(part.place).unsettled());
     shipment.values = shipment.bucket->pack(gradients, engine_ != nullptr);
     if (shipment.passage != nullptr) shipment.passage->ready();
@@ -365,7 +365,7 @@ void Reducer::finish() {
 // Whether a caller holds the tensor of a gradient, which it reads without waiting: its reduction must be
 // complete when backward returns.
 bool Reducer::held(const Shipment& shipment) const {
-    for (const BucketLayout::Part& part : shipment.bucket->layout().parts)
+    for (const BucketLayout::Entry& part : shipment.bucket->layout().parts)
         if (slot(part.place).shared()) return true;
     return false;
 }
@@ -437,7 +437,7 @@ void Reducer::collect_all() {
 // gradients.
 void Reducer::unpack(Shipment& shipment) {
     const Plain scope;
-    const std::vector<BucketLayout::Part>& parts = shipment.bucket->layout().parts;
+    const std::vector<BucketLayout::Entry>& parts = shipment.bucket->layout().parts;
     shipment.bucket->take_back(std::exchange(shipment.values, Tensor()));
     bool all = true;
     ScaleState scale_state = 0;
@@ -477,7 +477,7 @@ void Reducer::lose_all() noexcept {
         shipment.ticket = 0;
         shipment.in_graph = false;
         shipment.values = Tensor();
-        for (const BucketLayout::Part& part : shipment.bucket->layout().parts) slot(part.place).drop();
+        for (const BucketLayout::Entry& part : shipment.bucket->layout().parts) slot(part.place).drop();
     }
 }
 

@@ -142,7 +142,7 @@ void Sharding::give_up() noexcept {
     }
 }
 
-void Sharding::complete(const std::vector<optim::Incomplete>& tensors) {
+void Sharding::complete(const std::vector<optim::PartialTensor>& tensors) {
     gather_parts(tensors, partition_, group_);
 }
 

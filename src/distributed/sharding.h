@@ -9,7 +9,7 @@
 namespace mezzo::distributed {
 
 // The optimizer's connection to the other ranks.
-class Sharding final : public optim::Sharing {
+class Sharding final : public optim::ShardedState {
 public:
     // `reducer` reduces the gradients of all parameters.
     Sharding(const Group& group, const GradientHook* reducer, const Partition& partition)
@@ -18,7 +18,7 @@ public:
     void begin_update(const optim::OptimizerImpl& optimizer, const std::vector<std::size_t>& indices,
                       const std::exception_ptr& error) override;
     void give_up() noexcept override;
-    void complete(const std::vector<optim::Incomplete>& tensors) override;
+    void complete(const std::vector<optim::PartialTensor>& tensors) override;
     void agree_to_load(const std::string& where, const std::exception_ptr& error,
                        std::uint64_t digest) override;
 

@@ -22,8 +22,8 @@ namespace {
 
 // A rank's call, at the head of its slot. Ranks compare it, so that different calls are an error.
 struct Call {
-    enum Kind : std::uint8_t { all_reduce, all_gather, all_to_all, broadcast };
-    Kind kind;
+    enum Collective : std::uint8_t { all_reduce, all_gather, all_to_all, broadcast };
+    Collective kind;
     ReduceOp op = ReduceOp::sum;
     Dtype dtype = uint8;
     int root = 0;
@@ -71,7 +71,7 @@ template <class T> void divide(T* x, std::size_t count, int divisor) {
 class SharedMemory final : public Collectives {
 public:
     SharedMemory(std::unique_ptr<SharedSegment> segment, std::unique_ptr<Collectives> engine,
-                 const Place& place, double timeout)
+                 const RankInfo& place, double timeout)
         : segment_(std::move(segment)), engine_(std::move(engine)), place_(place), timeout_(timeout) {}
 
     void all_reduce(void* data, std::int64_t count, Dtype dtype, ReduceOp op) override {
@@ -221,7 +221,7 @@ private:
 
     const std::unique_ptr<SharedSegment> segment_;
     const std::unique_ptr<Collectives> engine_;
-    const Place place_;
+    const RankInfo place_;
     const double timeout_;
     unsigned round_ = 0;
 };
@@ -242,7 +242,7 @@ bool switched_off() {
 }
 
 // Returns whether this rank has mapped the memory. Rank 0 creates it and publishes its address.
-bool map_together(SharedSegment& segment, KeyValues& store, const Place& place) {
+bool map_together(SharedSegment& segment, KeyValues& store, const RankInfo& place) {
     constexpr const char* key = "shared memory";
     const bool off = switched_off();
     if (place.rank == 0) {
@@ -259,7 +259,7 @@ bool map_together(SharedSegment& segment, KeyValues& store, const Place& place) 
 }  // namespace
 
 std::unique_ptr<Collectives> over_shared_memory(KeyValues& store, std::unique_ptr<Collectives> engine,
-                                                const Place& place, double timeout) {
+                                                const RankInfo& place, double timeout) {
     auto segment = std::make_unique<SharedSegment>();
     const char mapped = map_together(*segment, store, place) ? 1 : 0;
     std::vector<char> all(std::size_t(place.size));

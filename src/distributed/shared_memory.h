@@ -12,6 +12,6 @@ namespace mezzo::distributed {
 // returns `engine`. Ranks in different network namespaces count as different machines. `timeout` is in
 // seconds.
 std::unique_ptr<Collectives> over_shared_memory(KeyValues& store, std::unique_ptr<Collectives> engine,
-                                                const Place& place, double timeout);
+                                                const RankInfo& place, double timeout);
 
 }  // namespace mezzo::distributed

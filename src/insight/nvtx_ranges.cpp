@@ -43,12 +43,12 @@ struct NvtxRanges final : OpObserver {
     void sum(const Node&, const Tensor&) override {}
 
     void module_begins(const nn::Module& module) noexcept override {
-        begin(Kind::module, [&] {
+        begin(RangeKind::module, [&] {
             const int place = places_.of_call({});
             const std::string& path = places_.path(place);
             const bool unnamed = path.empty() || place == innermost();
             nvtx_push(unnamed ? module.type_name() : path.c_str());
-            return Open{Kind::module, place, 1};
+            return Open{RangeKind::module, place, 1};
         });
     }
     void module_ends() noexcept override { end(); }
@@ -56,34 +56,34 @@ struct NvtxRanges final : OpObserver {
     // An op that another op runs belongs to the outer op's module. An op that a gradient runs belongs to the
     // module of its node, unless it is recomputed forward of a checkpoint.
     void op_begins(const AnyOp& op, In given) noexcept override {
-        begin(Kind::op, [&] {
-            const Kind outer = open_.empty() ? Kind::range : open_.back().kind;
-            const bool part = outer == Kind::op || (outer == Kind::backward && !recomputing());
-            return push(Kind::op, part ? innermost() : places_.of_call(given),
+        begin(RangeKind::op, [&] {
+            const RangeKind outer = open_.empty() ? RangeKind::range : open_.back().kind;
+            const bool part = outer == RangeKind::op || (outer == RangeKind::backward && !recomputing());
+            return push(RangeKind::op, part ? innermost() : places_.of_call(given),
                         shapes_ ? op.name() + sizes(given) : std::string(op.name()));
         });
     }
     void op_ends(const AnyOp&, In, In) noexcept override { ended_place_ = end(); }
     void node_begins(const Node& node) noexcept override {
-        begin(Kind::backward, [&] {
+        begin(RangeKind::backward, [&] {
             const int own = places_.of_node(node);
-            return push(Kind::backward, own >= 0 ? own : innermost(),
+            return push(RangeKind::backward, own >= 0 ? own : innermost(),
                         std::string(node.op->name()) + " backward");
         });
     }
     void node_ends() noexcept override { end(); }
     void range_begins(std::string_view name) noexcept override {
-        begin(Kind::range, [&] {
+        begin(RangeKind::range, [&] {
             nvtx_push(std::string(name).c_str());
-            return Open{Kind::range, innermost(), 1};
+            return Open{RangeKind::range, innermost(), 1};
         });
     }
     void range_ends() noexcept override { end(); }
 
 private:
-    enum class Kind : std::uint8_t { module, op, backward, range };
+    enum class RangeKind : std::uint8_t { module, op, backward, range };
     struct Open {
-        Kind kind;
+        RangeKind kind;
         int place;
         int pushed;  // ranges: the event's own, and perhaps its module's around it
     };
@@ -91,7 +91,7 @@ private:
     int innermost() const { return open_.empty() ? 0 : open_.back().place; }
 
     // Begins the range of the module, unless the event is in it already, and the event's own range.
-    Open push(Kind kind, int place, const std::string& name) {
+    Open push(RangeKind kind, int place, const std::string& name) {
         const bool other = place != innermost() && !places_.path(place).empty();
         if (other) nvtx_push(places_.path(place).c_str());
         nvtx_push(name.c_str());
@@ -99,7 +99,7 @@ private:
     }
 
     // Without memory for its name an event gets no range, but still an entry in open_.
-    template <class F> void begin(Kind kind, const F& pushes) noexcept {
+    template <class F> void begin(RangeKind kind, const F& pushes) noexcept {
         if (open_.size() == most_depth) {
             ++deeper_;
             return;

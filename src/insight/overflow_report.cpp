@@ -61,10 +61,10 @@ OverflowReport RangeTrace::report(std::int64_t step) const {
     if (!result.forward && !result.backward && result.gradients.empty()) return result;
     for (std::size_t i = 0; i < ranges.size(); ++i) {
         const Noted& one = trace.noted[i];
-        if (one.kind >= Noted::Kind::result || ranges[i].finite()) continue;
+        if (one.kind >= Noted::Role::result || ranges[i].finite()) continue;
         if (trace.earlier_result(int(i), ranges) >= 0) continue;  // it was finite before the step
         const std::string& path = trace.places.path(one.place);
-        std::string bad = one.kind == Noted::Kind::parameter
+        std::string bad = one.kind == Noted::Role::parameter
                               ? "parameter " + one.name
                               : "an input of " + one.name + (path.empty() ? "" : " in " + path);
         if (std::find(result.bad_inputs.begin(), result.bad_inputs.end(), bad) == result.bad_inputs.end())

@@ -157,10 +157,10 @@ std::string shortened(const std::string& name, std::size_t width) {
 }
 
 // Formats rows, with the host's times alone or with the devices' times, which the rates then refer to.
-class Lines {
+class TableRows {
 public:
     // wall: seconds of all steps, to which percentages refer.
-    Lines(bool device, double wall) : device_(device), width_(device ? 25 : 34), wall_(wall) {}
+    TableRows(bool device, double wall) : device_(device), width_(device ? 25 : 34), wall_(wall) {}
 
     std::string header(const char* first) const {
         const std::string times =
@@ -254,7 +254,7 @@ std::string Profiler::table(const ProfileTableOptions& options) const {
     for (const ProfiledDeviceWork& work : device_work()) on_devices += double(work.duration) / second;
 
     const bool modules = options.group_by == ProfileGroup::module;
-    const Lines lines(device_times(), wall);
+    const TableRows lines(device_times(), wall);
     std::string text = lines.header(modules ? "module" : "op");
     const std::size_t shown = std::min(all.size(), std::size_t(options.rows));
     for (const ProfileRow& row : std::span(all).first(shown))

@@ -32,11 +32,11 @@ int TraceImpl::source(const AnyOp& op, int place, const Tensor& x) {
         if (known != results_.end() && output < known->second.size()) return known->second[output];
     }
     const std::string name = places.parameter(x);
-    if (name.empty()) return look_at(x, {.kind = Noted::Kind::input, .place = place, .name = op.name()});
+    if (name.empty()) return look_at(x, {.kind = Noted::Role::input, .place = place, .name = op.name()});
     const auto [entry, fresh] = parameters_.try_emplace(x.impl(), Parameter{-1, x.version()});
     Parameter& known = entry->second;
     if (fresh || known.version != x.version())
-        known = {look_at(x, {.kind = Noted::Kind::parameter, .place = place, .name = name}), x.version()};
+        known = {look_at(x, {.kind = Noted::Role::parameter, .place = place, .name = name}), x.version()};
     return known.index;
 }
 
@@ -52,7 +52,7 @@ void TraceImpl::called(const AnyOp& op, In given, In results) {
         if (!floats(results[i])) continue;
         here.back() = look_at(
             results[i],
-            {.kind = Noted::Kind::result, .place = place, .name = op.name(), .index = int(i), .from = from});
+            {.kind = Noted::Role::result, .place = place, .name = op.name(), .index = int(i), .from = from});
     }
     const Node* const node = results.empty() ? nullptr : node_of(results[0]);
     if (node == nullptr) return;
@@ -70,7 +70,7 @@ void TraceImpl::viewed(const Tensor& given, const Tensor& view) {
     const bool noted_before = known != results_.end() && output < known->second.size();
     const int source =
         noted_before ? known->second[output]
-                     : look_at(view, {.kind = Noted::Kind::input, .place = place, .name = node->op->name()});
+                     : look_at(view, {.kind = Noted::Role::input, .place = place, .name = node->op->name()});
     places.note(*node, place);
     given_[node->sequence] = {source};
     results_[node->sequence] = {source};
@@ -94,7 +94,7 @@ void TraceImpl::visiting(const Node& node) {
 void TraceImpl::note_gradient(const Node& node, std::string name, int i, const Tensor& value) {
     if (!floats(value)) return;
     const int own = places.of_node(node);
-    Noted about{.kind = Noted::Kind::gradient,
+    Noted about{.kind = Noted::Role::gradient,
                 .place = own >= 0 ? own : visited_place_,
                 .name = std::move(name),
                 .index = i};
@@ -128,7 +128,7 @@ void TraceImpl::clear() {
 bool TraceImpl::is_origin(int i, const std::vector<Range>& ranges) const {
     const Noted& one = noted[std::size_t(i)];
     if (ranges[std::size_t(i)].finite()) return false;
-    if (one.kind == Noted::Kind::gradient) return i == first_backward(ranges);
+    if (one.kind == Noted::Role::gradient) return i == first_backward(ranges);
     return std::all_of(one.from.begin(), one.from.end(),
                        [&](int source) { return source < 0 || ranges[std::size_t(source)].finite(); });
 }
@@ -136,10 +136,10 @@ bool TraceImpl::is_origin(int i, const std::vector<Range>& ranges) const {
 int TraceImpl::earlier_result(int i, const std::vector<Range>& ranges) const {
     const Noted& input = noted[std::size_t(i)];
     const Range& wanted = ranges[std::size_t(i)];
-    if (input.kind != Noted::Kind::input || wanted.finite()) return -1;
+    if (input.kind != Noted::Role::input || wanted.finite()) return -1;
     for (int j = i - 1; j >= 0; --j) {
         const Range& range = ranges[std::size_t(j)];
-        if (noted[std::size_t(j)].kind == Noted::Kind::result && noted[std::size_t(j)].dtype == input.dtype &&
+        if (noted[std::size_t(j)].kind == Noted::Role::result && noted[std::size_t(j)].dtype == input.dtype &&
             range.elements == wanted.elements && range.nans == wanted.nans && range.infs == wanted.infs &&
             range.max_abs == wanted.max_abs)
             return j;
@@ -161,7 +161,7 @@ int TraceImpl::earliest_origin(const std::vector<int>& from, const std::vector<R
         const int i = stack.back();
         stack.pop_back();
         const Noted& one = noted[std::size_t(i)];
-        if (one.kind == Noted::Kind::result && is_origin(i, ranges) && (earliest < 0 || i < earliest))
+        if (one.kind == Noted::Role::result && is_origin(i, ranges) && (earliest < 0 || i < earliest))
             earliest = i;
         for (const int source : one.from) reach(source);
         reach(earlier_result(i, ranges));
@@ -171,7 +171,7 @@ int TraceImpl::earliest_origin(const std::vector<int>& from, const std::vector<R
 
 int TraceImpl::first_backward(const std::vector<Range>& ranges) const {
     for (std::size_t i = 0; i < noted.size(); ++i)
-        if (noted[i].kind == Noted::Kind::gradient && !ranges[i].finite()) return int(i);
+        if (noted[i].kind == Noted::Role::gradient && !ranges[i].finite()) return int(i);
     return -1;
 }
 
@@ -187,7 +187,7 @@ int TraceImpl::first_forward(const std::vector<Range>& ranges) const {
 
 OpRange TraceImpl::describe(int i, const std::vector<Range>& ranges) const {
     const Noted& one = noted[std::size_t(i)];
-    return {.pass = one.kind == Noted::Kind::gradient ? Pass::backward : Pass::forward,
+    return {.pass = one.kind == Noted::Role::gradient ? Pass::backward : Pass::forward,
             .module = places.path(one.place),
             .op = one.name,
             .index = one.index,
@@ -206,7 +206,7 @@ std::vector<OpRange> RangeTrace::ops() const {
     const std::vector<Range> ranges = impl_->table.read();
     std::vector<OpRange> result;
     for (std::size_t i = 0; i < ranges.size(); ++i)
-        if (impl_->noted[i].kind >= Noted::Kind::result) result.push_back(impl_->describe(int(i), ranges));
+        if (impl_->noted[i].kind >= Noted::Role::result) result.push_back(impl_->describe(int(i), ranges));
     return result;
 }
 
@@ -220,7 +220,7 @@ double RangeTrace::fitting_scale(double scale, double headroom, double limit) co
     double fits = none;
     for (std::size_t i = 0; i < ranges.size(); ++i) {
         const Noted& one = impl_->noted[i];
-        if (one.kind != Noted::Kind::gradient || !is_16bit(one.dtype)) continue;
+        if (one.kind != Noted::Role::gradient || !is_16bit(one.dtype)) continue;
         if (!ranges[i].finite()) fits = std::min(fits, scale / 2);
         if (ranges[i].max_abs != 0)
             fits = std::min(fits, dtype_info(one.dtype).max / headroom / ranges[i].max_abs * scale);

@@ -13,8 +13,8 @@ namespace mezzo::insight {
 
 // A recorded tensor.
 struct Noted {
-    enum class Kind : std::uint8_t { input, parameter, result, gradient };
-    Kind kind;
+    enum class Role : std::uint8_t { input, parameter, result, gradient };
+    Role kind;
     int place;         // index of the module
     std::string name;  // of the op, or of the parameter
     int index = 0;

@@ -14,14 +14,14 @@ constexpr const char* own = "mezzo.";  // begins the names in `extra` that are n
 constexpr const char* position_name = "extra.mezzo.position";
 constexpr const char* random_states_name = "extra.mezzo.random_states";
 
-struct Part {
+struct StatePrefix {
     const char* prefix;
     StateDict Checkpoint::*state;
 };
-constexpr Part parts[] = {{"model.", &Checkpoint::model},
-                          {"optimizer.", &Checkpoint::optimizer},
-                          {"scaler.", &Checkpoint::scaler},
-                          {"extra.", &Checkpoint::extra}};
+constexpr StatePrefix parts[] = {{"model.", &Checkpoint::model},
+                                 {"optimizer.", &Checkpoint::optimizer},
+                                 {"scaler.", &Checkpoint::scaler},
+                                 {"extra.", &Checkpoint::extra}};
 
 void check_version(const std::string& path, const Metadata& metadata) {
     for (const auto& [key, value] : metadata) {
@@ -114,7 +114,7 @@ StateDict with_prefix(const StateDict& state, std::string_view prefix) {
 
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
     StateDict all;
-    for (const Part& part : parts) {
+    for (const StatePrefix& part : parts) {
         StateDict named = with_prefix(checkpoint.*part.state, part.prefix);
         all.insert(all.end(), std::make_move_iterator(named.begin()), std::make_move_iterator(named.end()));
     }
@@ -136,7 +136,7 @@ Checkpoint load_checkpoint(const std::string& path) {
     const StateDict all = file.state_dict();
     Checkpoint result;
     std::size_t known = 1;  // random
-    for (const Part& part : parts) {
+    for (const StatePrefix& part : parts) {
         result.*part.state = without_prefix(all, part.prefix);
         known += (result.*part.state).size();
     }

@@ -35,18 +35,18 @@ public:
     explicit HeaderReader(const std::string& where) : where_(where) {}
 
     void begin(JsonKind kind) override {
-        if (place_ == Place::start) {
+        if (place_ == State::start) {
             if (kind != JsonKind::object) unexpected(name(kind));
-            place_ = Place::top;
-        } else if (place_ == Place::top) {
+            place_ = State::top;
+        } else if (place_ == State::top) {
             if (kind != JsonKind::object) unexpected(name(kind));
-            place_ = info_.name == metadata_key ? Place::metadata : Place::tensor;
-            if (place_ == Place::metadata) {
+            place_ = info_.name == metadata_key ? State::metadata : State::tensor;
+            if (place_ == State::metadata) {
                 check(!had_metadata_, ErrorKind::io, where_, ": \"__metadata__\" occurs twice");
                 had_metadata_ = true;
             }
-        } else if (place_ == Place::tensor && kind == JsonKind::array && field_ != Field::dtype) {
-            place_ = field_ == Field::shape ? Place::shape : Place::offsets;
+        } else if (place_ == State::tensor && kind == JsonKind::array && field_ != Field::dtype) {
+            place_ = field_ == Field::shape ? State::shape : State::offsets;
         } else {
             unexpected(name(kind));
         }
@@ -54,30 +54,30 @@ public:
 
     void end() override {
         switch (place_) {
-            case Place::shape:
-            case Place::offsets:
-                if (place_ == Place::offsets && offset_count_ != 2)
+            case State::shape:
+            case State::offsets:
+                if (place_ == State::offsets && offset_count_ != 2)
                     fail_tensor(": data_offsets has ", offset_count_, " numbers, not 2");
-                place_ = Place::tensor;
+                place_ = State::tensor;
                 break;
-            case Place::tensor:
+            case State::tensor:
                 finish_tensor();
-                place_ = Place::top;
+                place_ = State::top;
                 break;
-            case Place::metadata:
-                place_ = Place::top;
+            case State::metadata:
+                place_ = State::top;
                 break;
             default:
-                place_ = Place::done;
+                place_ = State::done;
         }
     }
 
     void key(std::string& text) override {
-        if (place_ == Place::top) {
+        if (place_ == State::top) {
             info_ = TensorInfo{.name = std::move(text), .dtype = {}, .shape = {}};
             seen_ = 0;
             offset_count_ = 0;
-        } else if (place_ == Place::metadata) {
+        } else if (place_ == State::metadata) {
             header.metadata.emplace_back(std::move(text), std::string());
         } else {
             field_ = text == "dtype"          ? Field::dtype
@@ -93,13 +93,13 @@ public:
     }
 
     void scalar(JsonScalar& value) override {
-        if (place_ == Place::metadata) {
+        if (place_ == State::metadata) {
             if (value.kind != JsonKind::string) unexpected(name(value.kind));
             header.metadata.back().second = std::move(value.text);
-        } else if (place_ == Place::tensor && field_ == Field::dtype && value.kind == JsonKind::string) {
+        } else if (place_ == State::tensor && field_ == Field::dtype && value.kind == JsonKind::string) {
             if (!find_file_dtype(value.text)) fail_tensor(": unknown dtype ", shown(value.text));
             info_.dtype = std::move(value.text);
-        } else if ((place_ == Place::shape || place_ == Place::offsets) && value.kind == JsonKind::natural) {
+        } else if ((place_ == State::shape || place_ == State::offsets) && value.kind == JsonKind::natural) {
             add_number(value.natural);
         } else {
             unexpected(name(value.kind));
@@ -108,7 +108,7 @@ public:
     Header header;
 
 private:
-    enum class Place : std::uint8_t { start, top, metadata, tensor, shape, offsets, done };
+    enum class State : std::uint8_t { start, top, metadata, tensor, shape, offsets, done };
     enum class Field : std::uint8_t { dtype, shape, offsets, none };
     static constexpr const char* metadata_key = "__metadata__";
 
@@ -120,13 +120,13 @@ private:
         static constexpr const char* fields[] = {"dtype", "shape", "data_offsets", "an entry"};
         static constexpr const char* wanted[] = {"a string", "an array of whole numbers",
                                                  "an array of two whole numbers", "an object"};
-        if (place_ == Place::start) fail(ErrorKind::io, where_, ": the header is ", what, ", not an object");
-        if (place_ == Place::top)
+        if (place_ == State::start) fail(ErrorKind::io, where_, ": the header is ", what, ", not an object");
+        if (place_ == State::top)
             fail(ErrorKind::io, where_, ": ", shown(info_.name), " is ", what, ", not an object");
-        if (place_ == Place::metadata)
+        if (place_ == State::metadata)
             fail(ErrorKind::io, where_, ": metadata ", shown(header.metadata.back().first), " is ", what,
                  ", not a string");
-        const char* const holds = place_ == Place::tensor ? " is " : " holds ";
+        const char* const holds = place_ == State::tensor ? " is " : " holds ";
         fail(ErrorKind::io, where_, ": tensor ", shown(info_.name), ": ", fields[int(field_)], holds, what,
              ", not ", wanted[int(field_)]);
     }
@@ -134,8 +134,8 @@ private:
     void add_number(std::uint64_t number) {
         if (number > largest)
             fail_tensor(": ", std::to_string(number), " in ",
-                        place_ == Place::shape ? "shape" : "data_offsets", " overflows 63 bits");
-        if (place_ == Place::shape) {
+                        place_ == State::shape ? "shape" : "data_offsets", " overflows 63 bits");
+        if (place_ == State::shape) {
             if (info_.shape.size() == max_dims)
                 fail_tensor(" has more than ", max_dims, " dimensions, which mezzo does not read");
             info_.shape.push_back(std::int64_t(number));
@@ -158,7 +158,7 @@ private:
     }
 
     const std::string& where_;
-    Place place_ = Place::start;
+    State place_ = State::start;
     Field field_ = Field::none;
     TensorInfo info_ = {};
     std::uint64_t end_ = 0;

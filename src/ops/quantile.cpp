@@ -14,12 +14,12 @@ namespace mezzo {
 namespace {
 
 // A position between elements `low` and `low + 1`.
-struct Place {
+struct SortedPosition {
     std::int64_t low;
     double fraction;
 };
 
-Place place_of(double q, std::int64_t n, Interpolation interpolation) {
+SortedPosition place_of(double q, std::int64_t n, Interpolation interpolation) {
     check(q >= 0 && q <= 1, ErrorKind::value, "quantile: q is ", q, "; it must be in [0, 1]");
     double place = q * double(n - 1);
     if (interpolation == Interpolation::lower) place = std::floor(place);
@@ -34,7 +34,7 @@ Place place_of(double q, std::int64_t n, Interpolation interpolation) {
 // The quantile along the last dimension of sorted values, where NaN is last.
 Tensor sorted_quantile(const Tensor& values, double q, Interpolation interpolation) {
     const std::int64_t n = values.size(-1);
-    const Place place = place_of(q, n, interpolation);
+    const SortedPosition place = place_of(q, n, interpolation);
     Tensor y = values.select(-1, place.low);
     if (place.fraction != 0) y = lerp(y, values.select(-1, place.low + 1), place.fraction);
     const Tensor last = values.select(-1, n - 1);  // with its history, so that a NaN result has a gradient

@@ -26,7 +26,7 @@ void check_name(const std::string& type, const std::string& name, const std::vec
           ": the name ", name, " occurs twice");
 }
 
-void set_rule(Kind& kind, const std::vector<std::string>& names, Rule rule) {
+void set_rule(OptimizerType& kind, const std::vector<std::string>& names, Rule rule) {
     for (const std::string& name : names) {
         const int at = kind.find(name);
         check(at >= 0, ErrorKind::value, kind.type, ": a range is given for '", name,
@@ -35,9 +35,9 @@ void set_rule(Kind& kind, const std::vector<std::string>& names, Rule rule) {
     }
 }
 
-std::shared_ptr<Kind> make_kind(const CustomType& type) {
+std::shared_ptr<OptimizerType> make_kind(const CustomType& type) {
     check(!type.name.empty(), ErrorKind::value, "CustomOptimizer: the type has no name");
-    auto kind = std::make_shared<Kind>();
+    auto kind = std::make_shared<OptimizerType>();
     kind->type = type.name;
     kind->code = type_code(type.name);
     kind->numbers = {"steps"};
@@ -59,7 +59,7 @@ std::shared_ptr<Kind> make_kind(const CustomType& type) {
     return kind;
 }
 
-void set(const Kind& kind, const NamedOptions& options, std::vector<double>& values) {
+void set(const OptimizerType& kind, const NamedOptions& options, std::vector<double>& values) {
     for (const auto& [name, value] : options) {
         const int at = kind.find(name);
         check(at >= 0, ErrorKind::value, kind.type, ": no option '", name,
@@ -69,7 +69,7 @@ void set(const Kind& kind, const NamedOptions& options, std::vector<double>& val
 }
 
 OptimizerImpl* make(const CustomType& type, const std::vector<CustomGroup>& groups) {
-    const std::shared_ptr<const Kind> kind = make_kind(type);
+    const std::shared_ptr<const OptimizerType> kind = make_kind(type);
     std::unique_ptr<OptimizerImpl> optimizer = make_optimizer(kind);
     for (const CustomGroup& group : groups) {
         std::vector<double> values(kind->options.size());

@@ -32,7 +32,7 @@ bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
     return optimizer.masters && is_16bit(slot.param.dtype());
 }
 
-std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const Kind>& kind) {
+std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const OptimizerType>& kind) {
     static std::atomic<std::uint64_t> next_id{1};
     auto optimizer = std::make_unique<OptimizerImpl>();
     add_reference(optimizer->refs);  // by the Optimizer

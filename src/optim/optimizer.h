@@ -24,8 +24,8 @@ struct MEZZO_INTERNAL Slot {
     std::string name;                  // "" when made from unnamed parameters
     Tensor master;                     // float32, of a 16-bit parameter with master weights
     std::uint64_t master_version = 0;  // of the parameter, when it last equalled the rounded master
-    std::vector<Tensor> state;         // in the order of Kind::state
-    std::optional<Part> part;          // local shard of state and master; none: not sharded
+    std::vector<Tensor> state;         // in the order of OptimizerType::state
+    std::optional<LocalShard> part;    // local shard of state and master; none: not sharded
 
     Shape kept_shape() const;  // shape of state and master: the parameter's, or [part->count]
     Tensor kept_part(const Tensor& whole) const;  // the shard of a tensor with the parameter's elements
@@ -33,7 +33,7 @@ struct MEZZO_INTERNAL Slot {
 
 struct Group {
     std::size_t first = 0, count = 0;  // of its slots
-    std::vector<double> options;       // in the order of Kind::options
+    std::vector<double> options;       // in the order of OptimizerType::options
     double initial_lr = 0;             // what schedules scale
 
     double& lr() { return options.front(); }
@@ -52,13 +52,14 @@ struct PresetState {
 // after the Optimizer is destroyed.
 struct MEZZO_INTERNAL OptimizerImpl {
     std::atomic<std::uint32_t> refs{0};
-    std::shared_ptr<const Kind> kind;
+    std::shared_ptr<const OptimizerType> kind;
     const char* type = "";            // the kind's
     CustomOptimizer* user = nullptr;  // an optimizer written in ops, which runs instead of a kernel
     std::uint64_t id = 0;
     std::vector<Slot> slots;
     std::vector<Group> groups;
-    // float32 [slots, Kind::numbers]: number of updates applied to each parameter, and the row's own numbers.
+    // float32 [slots, OptimizerType::numbers]: number of updates applied to each parameter, and the
+    // optimizer's own numbers.
     Tensor steps;
     Tensor state;                           // StepState as float32 [16]
     std::vector<std::uint64_t> schedulers;  // that have stepped, the active one last
@@ -67,7 +68,7 @@ struct MEZZO_INTERNAL OptimizerImpl {
     bool updating = false;          // a user's update() runs
     bool counts_on_device = false;  // a conditional step ran since the counts below were read
     std::int64_t applied = 0, skipped = 0;
-    std::unique_ptr<Sharing> sharing;  // set by distributed::shard(); every slot then has a part
+    std::unique_ptr<ShardedState> sharing;  // set by distributed::shard(); every slot then has a part
 
     Device device() const;
     Tensors params() const;
@@ -77,7 +78,7 @@ struct MEZZO_INTERNAL OptimizerImpl {
 };
 inline void dispose(OptimizerImpl* optimizer) noexcept { delete optimizer; }
 
-std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const Kind>& kind);
+std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const OptimizerType>& kind);
 void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict& named,
                const std::vector<double>& options);
 // A group's options as the kernels take them.

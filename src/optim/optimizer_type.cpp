@@ -90,9 +90,9 @@ constexpr RowTable rows[] = {
 #undef MEZZO_OPTIMIZER
 };
 
-std::shared_ptr<const Kind> make_kind(OptimizerId id) {
+std::shared_ptr<const OptimizerType> make_kind(OptimizerId id) {
     const RowTable& row = rows[int(id)];
-    auto kind = std::make_shared<Kind>();
+    auto kind = std::make_shared<OptimizerType>();
     kind->type = row.type;
     kind->code = code_of(id, row.type);
     kind->row = id;
@@ -106,7 +106,7 @@ std::shared_ptr<const Kind> make_kind(OptimizerId id) {
     return kind;
 }
 
-std::string listed(const Kind& kind, std::span<const double> options) {
+std::string listed(const OptimizerType& kind, std::span<const double> options) {
     std::string text;
     for (std::size_t i = 0; i < options.size(); ++i) {
         text += (i == 0 ? "" : ", ") + kind.options[i].name + " ";
@@ -117,7 +117,7 @@ std::string listed(const Kind& kind, std::span<const double> options) {
 
 }  // namespace
 
-std::string text_of(const Kind& kind, std::span<const double> values) {
+std::string text_of(const OptimizerType& kind, std::span<const double> values) {
     std::string text;
     for (std::size_t i = 0; i < kind.options.size(); ++i) {
         const OptionInfo& option = kind.options[i];
@@ -128,16 +128,16 @@ std::string text_of(const Kind& kind, std::span<const double> values) {
     return text;
 }
 
-int Kind::find(std::string_view option) const {
+int OptimizerType::find(std::string_view option) const {
     for (std::size_t i = 0; i < options.size(); ++i)
         if (options[i].name == option) return int(i);
     return -1;
 }
 
-std::shared_ptr<const Kind> kind_of(OptimizerId id) {
+std::shared_ptr<const OptimizerType> kind_of(OptimizerId id) {
     // Never destroyed: threads may train during exit().
     static const auto& kinds = *[] {
-        auto* const made = new std::vector<std::shared_ptr<const Kind>>;
+        auto* const made = new std::vector<std::shared_ptr<const OptimizerType>>;
         made->reserve(optimizer_count);
         for (int i = 0; i < optimizer_count; ++i) made->push_back(make_kind(OptimizerId(i)));
         return made;
@@ -155,7 +155,7 @@ void check_rate(const std::string& where, double lr) {
     check_option(where, {.name = "lr", .rule = Rule::not_negative}, lr);
 }
 
-void check_options(const std::string& where, const Kind& kind, std::span<const double> options) {
+void check_options(const std::string& where, const OptimizerType& kind, std::span<const double> options) {
     for (std::size_t i = 0; i < options.size(); ++i) check_option(where, kind.options[i], options[i]);
     if (kind.problem == nullptr) return;
     StepArgs args{.optimizer = kind.row};
@@ -166,7 +166,7 @@ void check_options(const std::string& where, const Kind& kind, std::span<const d
 
 namespace {
 
-template <class Options> std::vector<double> values_of(const Kind& kind, const Options& options) {
+template <class Options> std::vector<double> values_of(const OptimizerType& kind, const Options& options) {
     const StepArgs args = functors::step_args(options);
     return {args.options, args.options + kind.options.size()};
 }
@@ -197,7 +197,7 @@ template <class Group> OptimizerImpl* make(OptimizerId id, const std::vector<Gro
         : Optimizer(make(OptimizerId::name, {}, named_params, options)) {}                             \
     name::name(const std::vector<name##Group>& groups) : Optimizer(make(OptimizerId::name, groups)) {} \
     std::ostream& operator<<(std::ostream& out, const name##Options& options) {                        \
-        const std::shared_ptr<const Kind> kind = kind_of(OptimizerId::name);                           \
+        const std::shared_ptr<const OptimizerType> kind = kind_of(OptimizerId::name);                  \
         return out << #name "Options(" << text_of(*kind, values_of(*kind, options)) << ')';            \
     }
 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)

@@ -17,7 +17,7 @@ struct OptionInfo {
     bool flag = false;
 };
 
-struct Kind {
+struct OptimizerType {
     std::string type;
     double code = 0;                  // stands for the type in state_dict()
     std::vector<OptionInfo> options;  // the first is lr
@@ -35,14 +35,14 @@ struct Kind {
     int find(std::string_view option) const;
 };
 
-// "lr=0.1, momentum=0.9, nesterov=true": values in the order of Kind::options.
-std::string text_of(const Kind& kind, std::span<const double> values);
-// The Kind of an optimizer type with a kernel.
-std::shared_ptr<const Kind> kind_of(OptimizerId id);
+// "lr=0.1, momentum=0.9, nesterov=true": values in the order of OptimizerType::options.
+std::string text_of(const OptimizerType& kind, std::span<const double> values);
+// The type of an optimizer with a kernel.
+std::shared_ptr<const OptimizerType> kind_of(OptimizerId id);
 // The code of a type other than SGD, Adam and AdamW: a hash of its name.
 double type_code(std::string_view type);
 // Throw Error(value), "where: lr is …", for options and rates that an optimizer of the kind cannot have.
-void check_options(const std::string& where, const Kind& kind, std::span<const double> options);
+void check_options(const std::string& where, const OptimizerType& kind, std::span<const double> options);
 void check_rate(const std::string& where, double lr);
 
 }  // namespace mezzo::optim

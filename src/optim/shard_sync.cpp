@@ -37,11 +37,11 @@ std::vector<ParamRef> own_parts(const OptimizerImpl& optimizer, const GradientLi
 
 void complete_update(const OptimizerImpl& optimizer, const GradientList& plan) {
     const NoGrad plain;
-    std::vector<Incomplete> parameters;
+    std::vector<PartialTensor> parameters;
     for (const std::size_t index : plan.indices)
         parameters.push_back({index, optimizer.slots[index].param.detach()});
     optimizer.sharing->complete(parameters);
-    for (const Incomplete& parameter : parameters) {
+    for (const PartialTensor& parameter : parameters) {
         const Slot& slot = optimizer.slots[parameter.slot];
         const Copy16& copy16 = slot.param->grads().copy16;
         if (!has_master(optimizer, slot) && is_16bit(copy16.wanted)) copy16.value.copy_(parameter.tensor);

@@ -15,22 +15,22 @@ struct OptimizerImpl;
 struct GradientList;
 
 // Local shard of a parameter: consecutive elements.
-struct Part {
+struct LocalShard {
     std::int64_t begin = 0, count = 0;
 };
 
 // Partial tensor: it has the shape of a parameter's tensor, but this process has the right values in its
 // shard only.
-struct Incomplete {
+struct PartialTensor {
     std::size_t slot;
     Tensor tensor;  // contiguous
 };
 
 // Synchronises sharded updates with the other processes. Calls are collective: all processes make the same
 // ones in the same order.
-class Sharing {
+class ShardedState {
 public:
-    virtual ~Sharing() = default;
+    virtual ~ShardedState() = default;
     // Begins an update of the parameters with these indices. Throws on all processes unless all update the
     // same ones and none passes an `error`; no parameter has changed then. A process that passes an error
     // gets it thrown, and its indices are not read.
@@ -40,7 +40,7 @@ public:
     // so that the other processes do not go on without it.
     virtual void give_up() noexcept = 0;
     // All-gathers the shards of partial tensors, so that every process has all elements.
-    virtual void complete(const std::vector<Incomplete>& tensors) = 0;
+    virtual void complete(const std::vector<PartialTensor>& tensors) = 0;
     // Returns if loading succeeds on all processes with the same digest. Throws `error` if there is one,
     // otherwise an error with the reason of the other processes. where: "Adam.load_state_dict".
     virtual void agree_to_load(const std::string& where, const std::exception_ptr& error,

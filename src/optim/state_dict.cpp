@@ -27,7 +27,7 @@ Tensor number(double value) { return scalar(value, {.dtype = float64}); }
 // A copy of a parameter's state or master. If this process has only a shard of it, the copy is a partial
 // tensor in host memory, which is added to `incomplete`.
 Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& kept,
-               std::vector<Incomplete>& incomplete) {
+               std::vector<PartialTensor>& incomplete) {
     const Slot& slot = optimizer.slots[index];
     if (!slot.part) return kept.detach().clone();
     const Tensor whole = empty(slot.param.shape(), {.dtype = kept.dtype()});
@@ -56,7 +56,7 @@ StateDict Optimizer::state_dict() const {
     if (impl_->steps.defined())
         for (std::size_t k = 0; k < impl_->kind->numbers.size(); ++k)
             state.emplace_back(impl_->kind->numbers[k], impl_->steps.select(1, std::int64_t(k)).clone());
-    std::vector<Incomplete> incomplete;
+    std::vector<PartialTensor> incomplete;
     for (std::size_t i = 0; i < impl_->slots.size(); ++i) {
         const Slot& slot = impl_->slots[i];
         for (std::size_t k = 0; k < slot.state.size(); ++k)
@@ -151,8 +151,8 @@ private:
 struct Loaded {
     std::vector<Group> groups;
     double applied = 0, skipped = 0;
-    std::vector<std::vector<float>> numbers;        // of Kind::numbers, per parameter
-    std::vector<std::vector<const Tensor*>> state;  // of Kind::state, per parameter; null: none
+    std::vector<std::vector<float>> numbers;        // of OptimizerType::numbers, per parameter
+    std::vector<std::vector<const Tensor*>> state;  // of OptimizerType::state, per parameter; null: none
     std::vector<const Tensor*> masters;             // per parameter, null: none
     bool has_masters = false;
 
@@ -173,7 +173,7 @@ void skip_options_of_other_types(std::size_t group, Reader& reader) {
 }
 
 void read_groups(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
-    const Kind& kind = *optimizer.kind;
+    const OptimizerType& kind = *optimizer.kind;
     check(reader.number("algorithm") == kind.code, ErrorKind::value, reader.where(),
           ": the state is that of another type of optimizer");
     const double groups = reader.number("groups");
@@ -194,7 +194,7 @@ void read_groups(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded)
     }
 }
 
-// One of Kind::numbers. The first, "steps", must be a count; the others must be finite.
+// One of OptimizerType::numbers. The first, "steps", must be a count; the others must be finite.
 void read_numbers(const OptimizerImpl& optimizer, std::size_t k, Reader& reader, Loaded& loaded) {
     const std::string& name = optimizer.kind->numbers[k];
     const Tensor* const numbers = reader.find(name);
@@ -218,7 +218,7 @@ void read_numbers(const OptimizerImpl& optimizer, std::size_t k, Reader& reader,
 void read_counts(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded) {
     loaded.applied = reader.count("applied_steps");
     loaded.skipped = reader.count("skipped_steps");
-    const Kind& kind = *optimizer.kind;
+    const OptimizerType& kind = *optimizer.kind;
     loaded.numbers.assign(kind.numbers.size(), std::vector<float>(optimizer.slots.size(), 0));
     for (std::size_t k = 0; k < kind.numbers.size(); ++k) read_numbers(optimizer, k, reader, loaded);
 }

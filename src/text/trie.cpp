@@ -12,7 +12,7 @@ constexpr std::size_t block = 256;  // base ^ byte stays in the block of base
 constexpr std::size_t window = 16 * block;
 
 // Keys order[first … last) share their first `depth` bytes, which lead to `node`.
-struct Range {
+struct KeyRange {
     Trie::Node node;
     std::size_t first, last, depth;
 };
@@ -30,7 +30,7 @@ Trie::Trie(std::span<const std::string> keys) : cells_(block) {
         return keys[std::size_t(a)] < keys[std::size_t(b)];
     });
     // Breadth first, so that the nodes near the root, which every word visits, are close together.
-    std::vector<Range> queue{{root, 0, keys.size(), 0}};
+    std::vector<KeyRange> queue{{root, 0, keys.size(), 0}};
     std::array<unsigned char, block> labels;
     for (std::size_t done = 0; done < queue.size(); ++done) {
         auto [node, first, last, depth] = queue[done];

@@ -13,25 +13,25 @@ namespace mezzo::training {
 namespace {
 
 // A state of this training that is saved under its own name.
-struct Part {
+struct NamedState {
     std::string name;  // in the header and in errors
     StateRef state;
 };
 
-std::vector<Part> parts_of(const CheckpointParts& parts) {
-    std::vector<Part> result{{"model", parts.model},
-                             {"optimizer", parts.optimizer},
-                             {"scaler", parts.scaler},
-                             {"schedule", parts.schedule},
-                             {"average", parts.average}};
+std::vector<NamedState> parts_of(const CheckpointParts& parts) {
+    std::vector<NamedState> result{{"model", parts.model},
+                                   {"optimizer", parts.optimizer},
+                                   {"scaler", parts.scaler},
+                                   {"schedule", parts.schedule},
+                                   {"average", parts.average}};
     for (const auto& [name, state] : parts.others) result.push_back({"other." + name, state});
-    std::erase_if(result, [](const Part& part) { return !part.state.has_value(); });
+    std::erase_if(result, [](const NamedState& part) { return !part.state.has_value(); });
     return result;
 }
 
 std::vector<std::string> names_of(const CheckpointParts& parts) {
     std::vector<std::string> names;
-    for (const Part& part : parts_of(parts)) names.push_back(part.name);
+    for (const NamedState& part : parts_of(parts)) names.push_back(part.name);
     if (parts.loader.has_value()) names.emplace_back("loader");
     return names;
 }
@@ -42,7 +42,7 @@ StateDict* own_state(io::Checkpoint& checkpoint, const std::string& name) {
     return name == "scaler" ? &checkpoint.scaler : nullptr;
 }
 
-void put_state(io::Checkpoint& checkpoint, const Part& part) {
+void put_state(io::Checkpoint& checkpoint, const NamedState& part) {
     StateDict state = part.state.state_dict();
     if (StateDict* const own = own_state(checkpoint, part.name)) {
         *own = std::move(state);
@@ -135,7 +135,7 @@ public:
         position_ = before;
     }
     // A load_state_dict() that throws changes nothing, so the last part needs no copy of its previous state.
-    void load(const Part& part, const StateDict& state, bool last) {
+    void load(const NamedState& part, const StateDict& state, bool last) {
         Before before{part.state, last ? StateDict() : copy_of(part.state.state_dict())};
         named(part.name, [&] { part.state.load_state_dict(state); });
         before_.push_back(std::move(before));
@@ -163,12 +163,14 @@ private:
 
 // Models are loaded last: they are large, and with one model this avoids its copy.
 void restore(const std::string& path, io::Checkpoint& saved, const CheckpointParts& parts) {
-    std::vector<Part> order = parts_of(parts);
-    std::stable_partition(order.begin(), order.end(), [](const Part& p) { return !p.state.is_module(); });
+    std::vector<NamedState> order = parts_of(parts);
+    std::stable_partition(order.begin(), order.end(),
+                          [](const NamedState& p) { return !p.state.is_module(); });
     set_random_state(random_state());  // throws in a capture, before anything is changed
     Restoring restoring(path);
     if (parts.loader.has_value()) restoring.load(parts.loader, saved.position);
-    for (const Part& part : order) restoring.load(part, state_of(saved, part.name), &part == &order.back());
+    for (const NamedState& part : order)
+        restoring.load(part, state_of(saved, part.name), &part == &order.back());
     restoring.done();
     set_random_state(saved.random);
 }
@@ -195,7 +197,7 @@ Checkpoint::Checkpoint(CheckpointParts parts) : parts_(std::move(parts)) {
 void Checkpoint::save(const std::string& path, const CheckpointInfo& info) const {
     io::Checkpoint checkpoint;
     checkpoint.metadata = header_of(info, names_of(parts_), parts_.settings);
-    for (const Part& part : parts_of(parts_)) put_state(checkpoint, part);
+    for (const NamedState& part : parts_of(parts_)) put_state(checkpoint, part);
     if (parts_.loader.has_value()) checkpoint.position = parts_.loader.position();
     if (parts_.group != nullptr) return distributed::save_checkpoint(*parts_.group, path, checkpoint);
     io::save_checkpoint(path, checkpoint);

@@ -9,7 +9,6 @@
 #include "mezzo/autograd.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
-#include "tests/support/support.h"
 
 using namespace mezzo;
 using amp::Autocast;
@@ -418,25 +417,6 @@ TEST_CASE("autocast: the report says what ran how", "[amp]") {
     CHECK(product);
     CHECK(rows);
     CHECK(amp::autocast_report().empty());
-}
-
-TEST_CASE("autocast: the report has ops that run by their decomposition, which computes in float32",
-          "[amp]") {
-    amp::clear_autocast_report();
-    amp::collect_autocast_report(true);
-    {
-        const Autocast scope;
-        const test::ByDecomposition without_kernels;
-        linear(ones({3, 2}), leaf({1, 2}, {1, 2}));
-    }
-    amp::collect_autocast_report(false);
-    const auto report = amp::autocast_report();
-    amp::clear_autocast_report();
-    REQUIRE(report.size() == 1);
-    CHECK(report[0].op == "linear");
-    CHECK(report[0].computed == float32);
-    CHECK(report[0].result == float16);
-    CHECK(report[0].casts == 2);
 }
 
 TEST_CASE("autocast: repeated inference keeps nothing", "[amp]") {

@@ -1,4 +1,4 @@
-// The devices on which an Autocast scope has an effect.
+// Devices on which an Autocast scope has an effect, and its report on ops without a kernel there.
 #include <catch2/catch.hpp>
 
 #include "autograd/autocast_state.h"
@@ -100,4 +100,23 @@ TEST_CASE("autocast: a scope without a device leaves steady training without cas
             optimizer.zero_grad();
         }
     }
+}
+
+TEST_CASE("autocast: the report has ops that run by their decomposition, which computes in float32",
+          "[amp]") {
+    amp::clear_autocast_report();
+    amp::collect_autocast_report(true);
+    {
+        const Autocast scope;
+        const test::ByDecomposition without_kernels;
+        linear(ones({3, 2}), ones({1, 2}).set_requires_grad());
+    }
+    amp::collect_autocast_report(false);
+    const auto report = amp::autocast_report();
+    amp::clear_autocast_report();
+    REQUIRE(report.size() == 1);
+    CHECK(report[0].op == "linear");
+    CHECK(report[0].computed == float32);
+    CHECK(report[0].result == float16);
+    CHECK(report[0].casts == 2);
 }

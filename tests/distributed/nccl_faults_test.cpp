@@ -42,7 +42,7 @@ template <class Body> Outcome run_over_store(int ranks, const Body& body) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
         threads.emplace_back([&, rank] {
-            const Place place{rank, ranks, rank, ranks};
+            const RankInfo place{rank, ranks, rank, ranks};
             try {
                 auto control = std::make_unique<Control>(
                     Launch{place, "127.0.0.1", server.port(), 1, true, "run"}, InitOptions{timeout, 30});
@@ -265,15 +265,15 @@ TEST_CASE("nccl faults: a sharded step for which one rank lacks memory changes n
 namespace {
 
 // Sharding whose complete() fails, which runs after the kernel of a sharded update.
-class Incompletable final : public optim::Sharing {
+class Incompletable final : public optim::ShardedState {
 public:
-    explicit Incompletable(std::unique_ptr<optim::Sharing> inner) : inner_(std::move(inner)) {}
+    explicit Incompletable(std::unique_ptr<optim::ShardedState> inner) : inner_(std::move(inner)) {}
     void begin_update(const optim::OptimizerImpl& optimizer, const std::vector<std::size_t>& indices,
                       const std::exception_ptr& error) override {
         inner_->begin_update(optimizer, indices, error);
     }
     void give_up() noexcept override { inner_->give_up(); }
-    void complete(const std::vector<optim::Incomplete>&) override {
+    void complete(const std::vector<optim::PartialTensor>&) override {
         fail(ErrorKind::memory, "planted: no memory for parts");
     }
     void agree_to_load(const std::string& where, const std::exception_ptr& error,
@@ -282,7 +282,7 @@ public:
     }
 
 private:
-    const std::unique_ptr<optim::Sharing> inner_;
+    const std::unique_ptr<optim::ShardedState> inner_;
 };
 
 }  // namespace
@@ -294,7 +294,7 @@ TEST_CASE("nccl faults: a sharded update that one rank cannot complete ends all"
         optim::AdamW optimizer(net.named_parameters());
         DataParallel parallel(net, group);
         shard(optimizer, parallel);
-        std::unique_ptr<optim::Sharing>& sharing = optimizer.impl().sharing;
+        std::unique_ptr<optim::ShardedState>& sharing = optimizer.impl().sharing;
         if (group.rank() == 1) sharing = std::make_unique<Incompletable>(std::move(sharing));
         mse_loss(net(rows(group.rank())), rows(7)).backward();
         RANK_CHECK_THROWS(optimizer.step(), "planted: no memory for parts");

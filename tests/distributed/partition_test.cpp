@@ -30,7 +30,7 @@ TEST_CASE("partition: ranks have all elements, each once, in equal shares", "[di
             for (std::size_t i = 0; i < numels.size(); ++i) {
                 std::int64_t covered = 0;
                 for (int rank = 0; rank < ranks; ++rank) {
-                    const optim::Part part = partition.part(i, rank);
+                    const optim::LocalShard part = partition.part(i, rank);
                     if (part.count == 0) continue;
                     CHECK(part.begin == covered);
                     CHECK(part.begin % 64 == 0);
@@ -53,10 +53,10 @@ TEST_CASE("gather_parts: every rank gets the others' parts, in several messages"
         CAPTURE(ranks);
         run_ranks(ranks, [&](const Group& group) {
             const Partition partition(numels, ranks);
-            std::vector<optim::Incomplete> tensors;
+            std::vector<optim::PartialTensor> tensors;
             for (std::size_t i = 0; i < numels.size(); ++i) {
                 tensors.push_back({i, filled({numels[i]}, -1, dtypes[i])});
-                const optim::Part part = partition.part(i, group.rank());
+                const optim::LocalShard part = partition.part(i, group.rank());
                 tensors.back()
                     .tensor.slice(0, part.begin, part.begin + part.count)
                     .copy_(filled({part.count}, group.rank() + 1.0, dtypes[i]));
@@ -64,7 +64,7 @@ TEST_CASE("gather_parts: every rank gets the others' parts, in several messages"
             distributed::gather_parts(tensors, partition, group);
             for (const auto& [i, tensor] : tensors)
                 for (int rank = 0; rank < ranks; ++rank) {
-                    const optim::Part part = partition.part(i, rank);
+                    const optim::LocalShard part = partition.part(i, rank);
                     const Tensor found = tensor.slice(0, part.begin, part.begin + part.count);
                     RANK_CHECK(all_close(found, filled(found.shape(), rank + 1.0, dtypes[i]), 0, 0));
                 }

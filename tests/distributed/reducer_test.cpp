@@ -25,7 +25,7 @@ std::vector<Places> places_of(const std::vector<BucketLayout>& layouts) {
     std::vector<Places> result;
     for (const BucketLayout& layout : layouts) {
         Places& places = result.emplace_back();
-        for (const BucketLayout::Part& part : layout.parts) places.push_back(part.place);
+        for (const BucketLayout::Entry& part : layout.parts) places.push_back(part.place);
     }
     return result;
 }
@@ -87,7 +87,7 @@ TEST_CASE("bucket layout: sizes, dtypes, neighbours and alignment", "[distribute
     for (const BucketLayout& layout : layouts) {
         CHECK(layout.elements % 3 == 0);
         CHECK(layout.elements >= layout.flags + std::int64_t(layout.parts.size()));
-        for (const BucketLayout::Part& part : layout.parts) {
+        for (const BucketLayout::Entry& part : layout.parts) {
             CHECK(part.offset * std::int64_t(size_of(layout.dtype)) % 256 == 0);
             CHECK(part.offset + leaves[part.place].numel <= layout.flags);
         }

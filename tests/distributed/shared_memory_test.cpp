@@ -54,7 +54,7 @@ std::vector<std::string> on_ranks(int ranks, const std::function<void(int, Colle
     for (int rank = 0; rank < ranks; ++rank)
         threads.emplace_back([&, rank] {
             try {
-                const Place place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
+                const RankInfo place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
                 const auto engine = over_shared_memory(
                     values, std::make_unique<test::ThreadCollectives>(meeting, rank), place, timeout);
                 body(rank, *engine);

@@ -69,7 +69,7 @@ Launcher::Launcher(const Options& options, int restart)
 Launcher::~Launcher() {
     signal_all(SIGKILL);
     for (const Process& process : processes_) waitpid(process.id, nullptr, 0);
-    for (const Lines& lines : lines_)  // those that a grandchild holds open
+    for (const PrefixedOutput& lines : lines_)  // those that a grandchild holds open
         if (lines.pipe() >= 0) close(lines.pipe());
     close(signals_);
 }
@@ -179,8 +179,8 @@ void Launcher::work() {
     for (bool last = false; !last;) {
         last = !any_running();
         std::vector<pollfd> entries = {{signals_, POLLIN, 0}};
-        std::vector<Lines*> readers;
-        for (Lines& lines : lines_) {
+        std::vector<PrefixedOutput*> readers;
+        for (PrefixedOutput& lines : lines_) {
             if (lines.pipe() < 0) continue;
             entries.push_back({lines.pipe(), POLLIN, 0});
             readers.push_back(&lines);

@@ -64,7 +64,7 @@ private:
     std::unique_ptr<mezzo::distributed::StoreServer> store_;  // of node 0
     NodeZero node_zero_;                                      // connection to node 0, on other nodes
     std::vector<Process> processes_;
-    std::vector<Lines> lines_;
+    std::vector<PrefixedOutput> lines_;
     std::optional<std::size_t> first_;  // index of the first process that failed
     std::optional<Clock::time_point> kill_at_;
     int asked_ = 0;       // signal that requested the end; 0: none

@@ -73,7 +73,7 @@ std::vector<std::string> environment(const Command& command) {
 
 }  // namespace
 
-void Lines::copy() {
+void PrefixedOutput::copy() {
     char buffer[1 << 14];
     const ssize_t got = read(pipe_, buffer, sizeof buffer);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
@@ -86,7 +86,7 @@ void Lines::copy() {
     pipe_ = -1;
 }
 
-void Lines::write_lines(bool all) {
+void PrefixedOutput::write_lines(bool all) {
     std::string out;
     std::size_t at = 0;
     for (std::size_t end; (end = text_.find('\n', at)) != std::string::npos; at = end + 1)

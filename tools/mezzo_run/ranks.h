@@ -11,9 +11,9 @@
 namespace mezzo_run {
 
 // Copies the output of one rank, with the rank in front of each line.
-class Lines {
+class PrefixedOutput {
 public:
-    Lines(int pipe, int target, std::string prefix)
+    PrefixedOutput(int pipe, int target, std::string prefix)
         : pipe_(pipe), target_(target), prefix_(std::move(prefix)) {}
     int pipe() const { return pipe_; }  // -1: closed
     // Copies the available output; closes the pipe at its end.

@@ -142,18 +142,18 @@ public:
     void set_position(const LoaderPosition& position);
 
     // Iterator over the batches of an epoch, on the CPU.
-    class Place {
+    class BatchPosition {
     public:
         Batch operator*() const;
-        Place& operator++() {
+        BatchPosition& operator++() {
             first_ = loader_->value.behind(first_);
             return *this;
         }
-        friend bool operator==(const Place& it, std::default_sentinel_t) { return it.at_end(); }
+        friend bool operator==(const BatchPosition& it, std::default_sentinel_t) { return it.at_end(); }
 
     private:
         friend class DataLoader;
-        Place(const Shared& loader, Tensor order, const LoaderPosition& from);
+        BatchPosition(const Shared& loader, Tensor order, const LoaderPosition& from);
         bool at_end() const { return loader_->value.rows_at(first_) == 0; }
         Shared loader_;
         Tensor order_;  // int64 [n], undefined: as stored
@@ -176,7 +176,7 @@ public:
         Shared loader_;
         mezzo::detail::SharedHandle<detail::LoaderProgress> progress_;  // of the loader itself
         LoaderPosition at_;                                             // of the batch
-        PrefetchIterator<Place, std::default_sentinel_t> batches_;
+        PrefetchIterator<BatchPosition, std::default_sentinel_t> batches_;
     };
     Iterator begin();
     std::default_sentinel_t end() const { return {}; }

@@ -93,7 +93,7 @@ public:
     }
     PrefetchIterator& operator++() {
         if (batches_.empty()) return skip();
-        if (batches_.front().place == Place::under_way) transfers_.finish();
+        if (batches_.front().place == CopyState::under_way) transfers_.finish();
         batches_.pop_front();
         if (batches_.empty() && !error_) advance();
         return *this;
@@ -103,10 +103,10 @@ public:
     }
 
 private:
-    enum class Place { source, under_way, device };
+    enum class CopyState { source, under_way, device };
     struct Loaded {
         value_type value;
-        Place place = Place::source;
+        CopyState place = CopyState::source;
     };
 
     void load() {
@@ -125,10 +125,10 @@ private:
         taken_ = false;
     }
     void arrive(Loaded& batch) {
-        if (batch.place == Place::under_way) transfers_.finish();
-        if (batch.place == Place::source)
+        if (batch.place == CopyState::under_way) transfers_.finish();
+        if (batch.place == CopyState::source)
             each_tensor(batch.value, [&](Tensor& x) { x = detail::arrived(x, device_); });
-        batch.place = Place::device;
+        batch.place = CopyState::device;
     }
     void look_ahead() {
         while (!error_ && batches_.size() <= static_cast<std::size_t>(transfers_.capacity())) {
@@ -147,7 +147,7 @@ private:
         std::vector<Tensor*> tensors;
         each_tensor(batch.value, [&](Tensor& x) { tensors.push_back(&x); });
         if (!transfers_.start(tensors)) return false;  // copied when it is read
-        batch.place = Place::under_way;
+        batch.place = CopyState::under_way;
         return true;
     }
 

@@ -103,7 +103,7 @@ public:
     }
 
 private:
-    struct Part {
+    struct OutputBlock {
         std::int64_t i, rows, j, columns;
     };
 
@@ -127,7 +127,7 @@ private:
         return finite;
     }
 
-    bool pack_b(const Part& p, std::int64_t first, std::int64_t count, char* to) const {
+    bool pack_b(const OutputBlock& p, std::int64_t first, std::int64_t count, char* to) const {
         const std::int64_t k = first * tile_steps;
         const Operand b{element(g.b, g.b_type, g.trans_b ? p.j * g.ldb + k : k * g.ldb + p.j), g.b_type,
                         g.ldb, g.trans_b};
@@ -135,7 +135,7 @@ private:
             {b, p.columns, std::min(g.k - k, count * tile_steps), 0, count, to, count * step_bytes});
     }
 
-    void work(const Part& p) const {
+    void work(const OutputBlock& p) const {
         const std::int64_t across = parts(p.columns, panel_lines);
         const std::int64_t block = panel_lines * panel_lines;
         const bool all_rows = range < tiles;

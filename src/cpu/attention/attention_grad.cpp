@@ -52,8 +52,8 @@ struct Keys {
     float *dk, *dv;            // transposed sums [dim, nr] per panel
 };
 
-// A unit of work for one thread: a whole head, or one block of its keys or of its queries (see Parts).
-struct Part {
+// A unit of work for one thread: a whole head, or one block of its keys or of its queries (see WorkUnits).
+struct WorkUnit {
     std::int64_t b, h;
     std::int64_t first_query, end_query, first_block, end_block;  // blocks of keys
     bool dq, dkv;
@@ -72,21 +72,21 @@ public:
           totals(reinterpret_cast<const float*>(in[6]->bytes())),
           products(gemm, tiles, p.q.dtype) {}
     // Throws NoPlanes; the caller then runs the part without tiles, which overwrites the partial results.
-    void run(const Part& part) const;
+    void run(const WorkUnit& part) const;
 
 private:
-    void statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const;
-    Queries queries(const Part& part, std::int64_t first, char* to) const;
-    Keys keys(const Part& part, std::int64_t first, std::int64_t count, char* to) const;
-    bool read_masks(const Part& part, const Queries& queries, const Keys& keys, std::uint8_t* seen,
+    void statistics(const WorkUnit& part, float* maximum, float* log2_sum, float* delta) const;
+    Queries queries(const WorkUnit& part, std::int64_t first, char* to) const;
+    Keys keys(const WorkUnit& part, std::int64_t first, std::int64_t count, char* to) const;
+    bool read_masks(const WorkUnit& part, const Queries& queries, const Keys& keys, std::uint8_t* seen,
                     std::uint8_t* dropout) const;
-    void block(const Part& part, const Queries& queries, const Keys& keys) const;
-    void panel(const Part& part, const Queries& queries, const Keys& keys, std::int64_t j,
+    void block(const WorkUnit& part, const Queries& queries, const Keys& keys) const;
+    void panel(const WorkUnit& part, const Queries& queries, const Keys& keys, std::int64_t j,
                const std::uint8_t* seen, const std::uint8_t* dropout) const;
     void hide(const Queries& queries, const Keys& keys, std::int64_t j, std::int64_t from, float* t, float* u,
               const std::uint8_t* seen) const;
-    void write_keys(const Part& part, const Keys& keys) const;
-    void zero_keys(const Part& part, std::int64_t first, std::int64_t end) const;
+    void write_keys(const WorkUnit& part, const Keys& keys) const;
+    void zero_keys(const WorkUnit& part, std::int64_t first, std::int64_t end) const;
     std::int64_t bytes_of_queries() const {
         return 2 * (products.a_bytes(block_queries, p.dim) + products.a_bytes(p.dim, block_queries));
     }
@@ -104,7 +104,8 @@ private:
 // Statistics per query of the part: the largest score, +inf if every key is hidden from the query, so that
 // all weights become 0; the logarithm of the sum to base 2; and sum(g y), which equals the sum over the keys
 // of weight times its gradient.
-void AttentionGradient::statistics(const Part& part, float* maximum, float* log2_sum, float* delta) const {
+void AttentionGradient::statistics(const WorkUnit& part, float* maximum, float* log2_sum,
+                                   float* delta) const {
     const std::int64_t count = part.end_query - part.first_query;
     const std::int64_t row = (part.b * p.heads + part.h) * p.query + part.first_query;
     active_loops().unary[int(UnaryOp::log)][int(Compute::f32)](log2_sum, totals + row, count, 0, 0);
@@ -117,7 +118,7 @@ void AttentionGradient::statistics(const Part& part, float* maximum, float* log2
                      y.along_dim(part.b, part.first_query, part.h), count, p.dim, delta);
 }
 
-Queries AttentionGradient::queries(const Part& part, std::int64_t first, char* to) const {
+Queries AttentionGradient::queries(const WorkUnit& part, std::int64_t first, char* to) const {
     const std::int64_t count = std::min(block_queries, part.end_query - first);
     const std::int64_t size = products.a_bytes(count, p.dim), turned = products.a_bytes(p.dim, count);
     char *const q = to, *const dy = q + size, *const q_turned = dy + size,
@@ -131,7 +132,7 @@ Queries AttentionGradient::queries(const Part& part, std::int64_t first, char* t
     return {first, count, q, dy, q_turned, g_turned, nullptr, nullptr, nullptr, nullptr};
 }
 
-Keys AttentionGradient::keys(const Part& part, std::int64_t first, std::int64_t count, char* to) const {
+Keys AttentionGradient::keys(const WorkUnit& part, std::int64_t first, std::int64_t count, char* to) const {
     const std::int64_t bytes = products.b_bytes(count, p.dim), size = round_up(count, nr) * p.dim;
     char *const k_turned = to, *const v_turned = k_turned + bytes, *const k = v_turned + bytes;
     products.pack_b(p.k.along_dim(part.b, first, part.h), count, p.dim, k_turned);
@@ -148,7 +149,7 @@ Keys AttentionGradient::keys(const Part& part, std::int64_t first, std::int64_t 
 
 // Writes the mask to `seen` and the dropout mask to `dropout`, [panel, query, nr] bytes of the block each.
 // Returns false if the mask hides all of it.
-bool AttentionGradient::read_masks(const Part& part, const Queries& q, const Keys& k, std::uint8_t* seen,
+bool AttentionGradient::read_masks(const WorkUnit& part, const Queries& q, const Keys& k, std::uint8_t* seen,
                                    std::uint8_t* dropout) const {
     std::uint8_t row[block_keys];
     const auto scatter = [&](std::int64_t i, std::uint8_t* to) {
@@ -192,7 +193,7 @@ void AttentionGradient::hide(const Queries& q, const Keys& k, std::int64_t j, st
     }
 }
 
-void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k, std::int64_t j,
+void AttentionGradient::panel(const WorkUnit& part, const Queries& q, const Keys& k, std::int64_t j,
                               const std::uint8_t* seen, const std::uint8_t* dropout) const {
     const std::int64_t rows = q.count, columns = std::min(nr, k.count - j);
     // Causality hides the first `hidden` rows (queries); of these, whole panels of op(A) are skipped.
@@ -239,7 +240,7 @@ void AttentionGradient::panel(const Part& part, const Queries& q, const Keys& k,
             scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys)));
 }
 
-void AttentionGradient::block(const Part& part, const Queries& q, const Keys& k) const {
+void AttentionGradient::block(const WorkUnit& part, const Queries& q, const Keys& k) const {
     if (p.causal && q.first + q.count + p.diagonal <= k.first) return;
     const bool dropped = p.dropout.threshold != 0;
     std::uint8_t *seen = nullptr, *dropout = nullptr;
@@ -257,7 +258,7 @@ void AttentionGradient::block(const Part& part, const Queries& q, const Keys& k)
     products.multiply(Types::weights_inputs, ds, k.count, k.k, k.count, q.count, p.dim, q.dq, ldq, true);
 }
 
-void AttentionGradient::write_keys(const Part& part, const Keys& k) const {
+void AttentionGradient::write_keys(const WorkUnit& part, const Keys& k) const {
     float* const turned = scratch().turned.get<float>(ldq * nr);
     for (std::int64_t j = 0; j < k.count; j += nr) {
         const std::int64_t columns = std::min(nr, k.count - j);
@@ -269,14 +270,14 @@ void AttentionGradient::write_keys(const Part& part, const Keys& k) const {
 }
 
 // Sets the gradients of keys [first, end), which are hidden from all queries, to 0.
-void AttentionGradient::zero_keys(const Part& part, std::int64_t first, std::int64_t end) const {
+void AttentionGradient::zero_keys(const WorkUnit& part, std::int64_t first, std::int64_t end) const {
     if (p.dim == 0) return;  // no elements, and perhaps no memory
     for (const Heads* x : {&dk, &dv})
         for (std::int64_t j = first; j < end; ++j)
             std::memset(x->at(part.b, j, part.h), 0, std::size_t(p.dim) * size_of(x->dtype));
 }
 
-void AttentionGradient::run(const Part& part) const {
+void AttentionGradient::run(const WorkUnit& part) const {
     Scratch& s = scratch();
     const std::int64_t count = part.end_query - part.first_query;
     const std::int64_t blocks = (count + block_queries - 1) / block_queries;
@@ -317,21 +318,21 @@ void AttentionGradient::run(const Part& part) const {
 // A head is one part, unless there are fewer heads than threads. Then each block of its keys, which gives dk
 // and dv, and each block of its queries, which gives dq, is a part. Sums have the same terms in the same
 // order either way.
-struct Parts {
+struct WorkUnits {
     const AttentionProblem& p;
     std::int64_t of_keys = 0, of_queries = 0;
 
-    explicit Parts(const AttentionProblem& problem) : p(problem) {
+    explicit WorkUnits(const AttentionProblem& problem) : p(problem) {
         if (p.batch * p.heads >= num_threads()) return;
         of_keys = (p.key + block_keys - 1) / block_keys;
         of_queries = (p.query + block_queries - 1) / block_queries;
         if (of_keys + of_queries <= 2) of_keys = of_queries = 0;
     }
     std::int64_t per_head() const { return std::max<std::int64_t>(1, of_keys + of_queries); }
-    Part at(std::int64_t index) const {
+    WorkUnit at(std::int64_t index) const {
         const std::int64_t head = index / per_head(), n = index % per_head();
         const std::int64_t blocks = (p.key + block_keys - 1) / block_keys;
-        Part part{head / p.heads, head % p.heads, 0, p.query, 0, blocks, true, true};
+        WorkUnit part{head / p.heads, head % p.heads, 0, p.query, 0, blocks, true, true};
         if (per_head() == 1) return part;
         part.dkv = n < of_keys;
         part.dq = !part.dkv;
@@ -362,7 +363,7 @@ void scaled_dot_product_attention_grad(In in, const kernels::ScaledDotProductAtt
     const bool same = in[0]->dtype == in[1]->dtype;
     const cpu::AttentionGradient backward(in, p, out, same ? p.tiles() : nullptr),
         on_vectors(in, p, out, nullptr);
-    const cpu::Parts parts(p);
+    const cpu::WorkUnits parts(p);
     const std::int64_t count = p.batch * p.heads * parts.per_head();
     constexpr std::int64_t least_work = 1 << 18;  // multiply-adds worth waking a thread for
     const std::int64_t work = 5 * p.query * p.key * p.dim / parts.per_head();

@@ -71,7 +71,7 @@ public:
 
 private:
     // Addresses of k windows, for the taps of some columns: those of tap `tap` are at at[(tap - first) * k].
-    struct Lines {
+    struct WindowAddresses {
         const char** at;
         std::int64_t first;
     };
@@ -85,7 +85,7 @@ private:
         float* const t = sums + part * rows * ld;
         for (std::int64_t i = begin; i < end; i += at_once) {
             const std::int64_t k = std::min(at_once, end - i);
-            const Lines lines = find_lines(first, width, i, k);
+            const WindowAddresses lines = find_lines(first, width, i, k);
             const auto size = std::int64_t(size_of(p.gradient_type));
             kernels.pack_a(
                 {p.gradient + (i * p.outputs + group * rows) * size, p.gradient_type, p.outputs, false}, rows,
@@ -111,7 +111,7 @@ private:
         }
     }
 
-    void multiply_in_place(const Lines& lines, std::int64_t j, std::int64_t width, std::int64_t k,
+    void multiply_in_place(const WindowAddresses& lines, std::int64_t j, std::int64_t width, std::int64_t k,
                            const float* a, float* t, bool add) const {
         constexpr int most = 16;  // vectors of a panel
         const float* const* of_vector[most];
@@ -133,7 +133,8 @@ private:
         return region_of(data + begin * pixel * size, pixel * size, k, count * size);
     }
 
-    Lines find_lines(std::int64_t column, std::int64_t width, std::int64_t begin, std::int64_t k) const {
+    WindowAddresses find_lines(std::int64_t column, std::int64_t width, std::int64_t begin,
+                               std::int64_t k) const {
         const std::int64_t first = column / x.channels, last = (column + width - 1) / x.channels;
         const char** const lines = scratch().lines.get<const char*>((last - first + 1) * k);
         const std::int64_t size = x.channels * std::int64_t(size_of(x.type));
@@ -147,7 +148,8 @@ private:
     }
 
     // Columns [j, j + width) of k windows; those that the last vector lacks are zero.
-    void pack_panel(const Lines& lines, std::int64_t j, std::int64_t width, std::int64_t k, float* b) const {
+    void pack_panel(const WindowAddresses& lines, std::int64_t j, std::int64_t width, std::int64_t k,
+                    float* b) const {
         if (width % kernels.lanes != 0) std::fill_n(b, k * kernels.nr, 0.0f);
         for (std::int64_t done = 0; done < width;) {
             const std::int64_t tap = (j + done) / x.channels, channel = (j + done) % x.channels;

@@ -63,7 +63,7 @@ void Windows::find(std::int64_t t, std::int64_t begin, std::int64_t n, const cha
         [&](std::int64_t done, std::int64_t number) { std::fill_n(lines + done, number, zeros); });
 }
 
-Windows::Range Windows::source_pixels(std::int64_t begin, std::int64_t n) const {
+Windows::PixelRange Windows::source_pixels(std::int64_t begin, std::int64_t n) const {
     if (taps.empty() || height == 0) return {0, 0};
     std::int64_t top = taps[0].h, bottom = taps[0].h;
     for (const Tap& tap : taps) top = std::min(top, tap.h), bottom = std::max(bottom, tap.h);

@@ -35,10 +35,10 @@ struct Windows {
     void find(std::int64_t t, std::int64_t begin, std::int64_t n, const char* zeros,
               const char** lines) const;
     // A range of pixels of the source, [first, end), that contains all of windows [begin, begin + n), n > 0.
-    struct Range {
+    struct PixelRange {
         std::int64_t first, end;
     };
-    Range source_pixels(std::int64_t begin, std::int64_t n) const;
+    PixelRange source_pixels(std::int64_t begin, std::int64_t n) const;
     // Copies windows [begin, begin + n) to rows of steps() elements.
     void copy(std::int64_t begin, std::int64_t n, char* to) const;
 };

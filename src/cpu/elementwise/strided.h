@@ -21,6 +21,15 @@ inline constexpr std::int64_t grain = 32768;  // elements worth waking a thread 
 inline constexpr Dtype dtype_of_compute[compute_count] = {float32, float64, int32, int64};
 constexpr Dtype dtype_of(Compute compute) { return dtype_of_compute[int(compute)]; }
 
+// A tensor as [outer, length, inner] around a dimension: lines of `length` elements, `inner` apart.
+struct Lines {
+    std::int64_t outer = 1, length = 1, inner = 1;
+    Lines(const Shape& shape, std::int64_t dim) {
+        for (int d = 0; d < shape.size(); ++d) (d < dim ? outer : d > dim ? inner : length) *= shape[d];
+    }
+    std::int64_t count() const { return outer * inner; }
+};
+
 // The type to compute a result in.
 constexpr Compute compute_for(Dtype result) {
     if (is_floating(result)) return result == float64 ? Compute::f64 : Compute::f32;

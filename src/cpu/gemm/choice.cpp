@@ -32,7 +32,7 @@ constexpr const char* path_names[] = {"?", "vectors", "pairs", "tiles"};
 
 // ---- classes
 
-enum class Kind : std::uint8_t { bf16, f16, f32_high, f32_medium };
+enum class OperandType : std::uint8_t { bf16, f16, f32_high, f32_medium };
 constexpr int kinds = 4, forms = 4, buckets = 3;
 constexpr const char* kind_names[kinds] = {"bfloat16", "float16", "float32 high", "float32 medium"};
 constexpr const char* form_names[forms] = {"NN", "TN", "NT", "TT"};
@@ -42,7 +42,7 @@ constexpr std::int64_t extents[buckets] = {16, 64, 256}, depths[buckets] = {32, 
 constexpr int classes = kinds * forms * buckets * buckets * buckets;
 
 struct Class {
-    Kind kind;
+    OperandType kind;
     int form, m, n, k;
 
     int index() const { return (((int(kind) * forms + form) * buckets + m) * buckets + n) * buckets + k; }
@@ -52,7 +52,7 @@ struct Class {
         c.n = index % buckets, index /= buckets;
         c.m = index % buckets, index /= buckets;
         c.form = index % forms, index /= forms;
-        c.kind = Kind(index);
+        c.kind = OperandType(index);
         return c;
     }
     std::string text() const {
@@ -66,14 +66,14 @@ int bucket(std::int64_t size, const std::int64_t (&upto)[buckets]) {
     return size <= upto[0] ? 0 : size <= upto[1] ? 1 : 2;
 }
 
-// Kind of the operands; none if only vectors can multiply them.
-std::optional<Kind> kind_of(const Gemm& g) {
+// Type of the operands; none if only vectors can multiply them.
+std::optional<OperandType> kind_of(const Gemm& g) {
     if (g.a_type != g.b_type) return {};
-    if (g.a_type == bfloat16) return Kind::bf16;
-    if (g.a_type == float16) return Kind::f16;
+    if (g.a_type == bfloat16) return OperandType::bf16;
+    if (g.a_type == float16) return OperandType::f16;
     const Float32MatmulPrecision precision = float32_matmul_precision();
     if (g.a_type != float32 || precision == Float32MatmulPrecision::highest) return {};
-    return precision == Float32MatmulPrecision::high ? Kind::f32_high : Kind::f32_medium;
+    return precision == Float32MatmulPrecision::high ? OperandType::f32_high : OperandType::f32_medium;
 }
 
 // ---- paths
@@ -84,18 +84,18 @@ const GemmKernels& kernels_of(Path path) {
                                               : Isa::avx512);
 }
 
-bool available(Path path, Kind kind) {
+bool available(Path path, OperandType kind) {
     const Isa best = best_isa();
     if (path == Path::vectors) return true;
     if (path == Path::pairs)
-        return kind == Kind::bf16 && best >= Isa::avx512_bf16 && kernels_of(path).depth == 2;
+        return kind == OperandType::bf16 && best >= Isa::avx512_bf16 && kernels_of(path).depth == 2;
     return best >= Isa::amx && kernels_of(path).tiles != nullptr;
 }
 
 // Random operands of a product, and room for its result.
 class Trial {
 public:
-    Trial(Kind kind, int form, std::int64_t m, std::int64_t n, std::int64_t k) {
+    Trial(OperandType kind, int form, std::int64_t m, std::int64_t n, std::int64_t k) {
         const Dtype type = kind_types[int(kind)];
         g.m = m, g.n = n, g.k = k;
         g.trans_a = form & 1, g.trans_b = form & 2;
@@ -123,7 +123,7 @@ private:
     Buffer values_, a_, b_, c_;
 };
 
-void multiply(const Gemm& g, Kind kind, Path path) {
+void multiply(const Gemm& g, OperandType kind, Path path) {
     const GemmKernels& kernels = kernels_of(path);
     if (path != Path::tiles) return gemm_without_tiles(g, kernels);
     constexpr TileProduct TileKernels::*products[kinds] = {&TileKernels::bf16, &TileKernels::f16,
@@ -133,7 +133,7 @@ void multiply(const Gemm& g, Kind kind, Path path) {
 
 // Whether a path gives what vectors give, on sizes that are no multiple of any tile. Leaving out a plane of
 // the operands, or a step of k, makes a difference ten times as large as the tolerance.
-bool agrees(Path path, Kind kind) {
+bool agrees(Path path, OperandType kind) {
     constexpr std::int64_t m = 45, n = 71, k = 107;
     constexpr float tolerance = 0x1p-18f * k;
     for (int form = 0; form < forms; ++form) {
@@ -158,7 +158,7 @@ double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double time_of(const Gemm& g, Kind kind, Path path, int calls) {
+double time_of(const Gemm& g, OperandType kind, Path path, int calls) {
     const double start = seconds();
     for (int i = 0; i < calls; ++i) multiply(g, kind, path);
     return (seconds() - start) / calls;
@@ -272,7 +272,9 @@ public:
         return list;
     }
 
-    static bool has_choice(Kind kind) { return available(Path::pairs, kind) || available(Path::tiles, kind); }
+    static bool has_choice(OperandType kind) {
+        return available(Path::pairs, kind) || available(Path::tiles, kind);
+    }
 
 private:
     Path decide(const Class& c) {
@@ -299,7 +301,7 @@ private:
         save();
     }
 
-    bool trusted(Path path, Kind kind) {
+    bool trusted(Path path, OperandType kind) {
         if (!available(path, kind)) return false;
         if (path == Path::vectors) return true;
         std::optional<bool>& agree = agrees_[int(path)][int(kind)];
@@ -311,7 +313,7 @@ private:
     // kernels or classes change.
     static std::string heading() {
         return std::string("mezzo ") + version() + ", matrix products 1\n" + cpu_name() + ", " +
-               name(best_isa()) + (available(Path::tiles, Kind::bf16) ? " granted" : "") + "\n";
+               name(best_isa()) + (available(Path::tiles, OperandType::bf16) ? " granted" : "") + "\n";
     }
 
     // Lines "class: path; times". A file of another version or processor and lines of another form are
@@ -362,7 +364,7 @@ private:
 const GemmKernels& chosen_gemm_kernels(const Gemm& g) {
     const Isa isa = active_isa();
     if (isa < Isa::avx512_bf16 || isa_is_forced()) return gemm_kernels(isa);
-    const std::optional<Kind> kind = kind_of(g);
+    const std::optional<OperandType> kind = kind_of(g);
     if (!kind || !worth_packing(g)) return gemm_kernels(Isa::avx512);
     const Class c{*kind, int(g.trans_a) + 2 * int(g.trans_b), bucket(g.m, extents), bucket(g.n, extents),
                   bucket(g.k, depths)};

@@ -13,12 +13,12 @@ namespace {
 
 // The result as lines of `inner` elements: inner dimensions that are not padded are joined to the dimension
 // before.
-struct Lines {
+struct PaddedLines {
     int dims;               // those that are walked, without the line's own
     std::int64_t inner;     // elements of a line of the result
     std::int64_t from, to;  // where x is in it
 
-    Lines(const Shape& x, const Shape& y, const Shape& before) {
+    PaddedLines(const Shape& x, const Shape& y, const Shape& before) {
         int d = y.size() - 1;
         std::int64_t scale = 1;
         for (; d > 0 && x[d] == y[d]; --d) scale *= y[d];
@@ -57,7 +57,7 @@ namespace cpu_kernels {
 void pad(In in, const kernels::Pad& at, Out out) {
     const Tensor &x = in[0], &y = out[0];
     if (y->numel == 0) return;
-    const Lines lines(x->shape, y->shape, at.before);
+    const PaddedLines lines(x->shape, y->shape, at.before);
     const auto size = std::int64_t(size_of(y->dtype));
     alignas(8) char element[8];
     cpu::convert(&at.value, float64, element, y->dtype, 1);

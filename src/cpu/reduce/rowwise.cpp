@@ -11,15 +11,6 @@ namespace {
 
 using namespace cpu;
 
-// A tensor as [outer, length, inner] around a dimension.
-struct Lines {
-    std::int64_t outer = 1, length = 1, inner = 1;
-    Lines(const Shape& shape, std::int64_t dim) {
-        for (int d = 0; d < shape.size(); ++d) (d < dim ? outer : d > dim ? inner : length) *= shape[d];
-    }
-    std::int64_t count() const { return outer * inner; }
-};
-
 // Thread-local memory for n elements; lines in use at the same time have different slots.
 template <class T> T* scratch(std::int64_t n, int slot) {
     thread_local std::vector<T> memory[3];

@@ -11,14 +11,6 @@ namespace {
 
 using namespace cpu;
 
-// A tensor as [outer, length, inner] around a dimension.
-struct Lines {
-    std::int64_t outer = 1, length = 1, inner = 1;
-    Lines(const Shape& shape, std::int64_t dim) {
-        for (int d = 0; d < shape.size(); ++d) (d < dim ? outer : d > dim ? inner : length) *= shape[d];
-    }
-};
-
 // Type of the running value for elements T: double, or for integers, which wrap around, uint64.
 template <class T> using Kept = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, double>;
 struct Sum {

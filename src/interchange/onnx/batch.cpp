@@ -23,7 +23,7 @@ Values live_nodes(const Graph& graph, const Values& outputs) {
                 if (input != none) live[std::size_t(input)] = true;
     Values nodes;
     for (Value x = 0; x < graph.size(); ++x)
-        if (live[std::size_t(x)] && graph[x].kind == Kind::node) nodes.push_back(x);
+        if (live[std::size_t(x)] && graph[x].kind == ValueKind::node) nodes.push_back(x);
     return nodes;
 }
 
@@ -39,15 +39,15 @@ bool same_tensor(const Tensor& a, const Tensor& b) {
 std::string described(const Entry& entry) {
     const Tensor& x = entry.tensor;
     switch (entry.kind) {
-        case Kind::node:
+        case ValueKind::node:
             return "a result of " + (entry.op.empty() ? entry.name : entry.op);
-        case Kind::integers:
+        case ValueKind::integers:
             return fmt::format("[{}]", fmt::join(entry.numbers, ", "));
-        case Kind::constant:
+        case ValueKind::constant:
             if (x.numel() == 1) return fmt::format("{:g}", x.item<double>());
             return "a tensor " + detail::text_of(x.shape()) + " that no op has made";
-        case Kind::input:
-        case Kind::weight:
+        case ValueKind::input:
+        case ValueKind::weight:
             break;
     }
     return "another tensor";
@@ -115,14 +115,14 @@ private:
         if (x.kind != y.kind || x.dtype != y.dtype) return false;
         if (const auto pair = pairs_.find(a); pair != pairs_.end()) return pair->second == b;
         switch (x.kind) {
-            case Kind::node:
+            case ValueKind::node:
                 return false;
-            case Kind::constant:
+            case ValueKind::constant:
                 return same_tensor(x.tensor, y.tensor) || free_constant(a, b);
-            case Kind::integers:
+            case ValueKind::integers:
                 return x.numbers == y.numbers || free_integers(a, x.numbers, y.numbers);
-            case Kind::input:  // both graphs list the inputs and the weights first, in the same order
-            case Kind::weight:
+            case ValueKind::input:  // both graphs list the inputs and the weights first, in the same order
+            case ValueKind::weight:
                 break;
         }
         return a == b;
@@ -183,7 +183,7 @@ private:
     // sizes from its input (1).
     bool same_sizes(const Entry& node, const Entry& other) {
         const Value a = node.inputs[1], b = other.inputs[1];
-        if (graph_[a].kind != Kind::integers || other_[b].kind != Kind::integers) return same(a, b);
+        if (graph_[a].kind != ValueKind::integers || other_[b].kind != ValueKind::integers) return same(a, b);
         Ints sizes = graph_[a].numbers, others = other_[b].numbers;
         if (sizes.size() != others.size()) return false;
         const auto leave = [&](std::size_t d, std::int64_t mark) { sizes[d] = others[d] = mark; };

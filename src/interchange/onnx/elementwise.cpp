@@ -132,7 +132,7 @@ template <class A> Value clip(const Call& call) {
 Values unexpanded(const Call& call, Values inputs) {
     for (Value& x : inputs) {
         const Entry& entry = call.graph[x];
-        if (entry.kind != Kind::node || entry.name != "Expand") continue;
+        if (entry.kind != ValueKind::node || entry.name != "Expand") continue;
         Shape all = call.graph.shape(entry.inputs[0]);
         for (const Value& other : inputs)
             if (&other != &x) all = broadcast_shapes("export_onnx", all, call.graph.shape(other));

@@ -19,8 +19,8 @@ namespace mezzo::io {
 namespace {
 
 using onnx::Graph;
-using onnx::Kind;
 using onnx::Value;
+using onnx::ValueKind;
 using onnx::Values;
 
 void check_inputs(nn::Module& model, const Tensors& inputs, const OnnxOptions& options) {
@@ -97,7 +97,7 @@ public:
             check(used_.insert(name).second, ErrorKind::value,
                   "export_onnx: an input and an output are named ", name);
         for (Value x = 0; x < graph.size(); ++x)
-            check(graph[x].kind != Kind::weight || used_.insert(graph[x].name).second, ErrorKind::value,
+            check(graph[x].kind != ValueKind::weight || used_.insert(graph[x].name).second, ErrorKind::value,
                   "export_onnx: an input or output is named ", graph[x].name,
                   ", as a parameter or buffer of the model is; pass other input_names and output_names");
     }
@@ -105,7 +105,7 @@ public:
     void add_outputs(const Values& outputs, const std::vector<std::string>& names) {
         for (std::size_t i = 0; i < outputs.size(); ++i) {
             std::string& name = names_[std::size_t(outputs[i])];
-            if (graph_[outputs[i]].kind == Kind::node && name.empty())
+            if (graph_[outputs[i]].kind == ValueKind::node && name.empty())
                 name = names[i];
             else
                 identities_.emplace_back(outputs[i], names[i]);
@@ -200,9 +200,9 @@ private:
         std::string& name = names_[std::size_t(x)];
         if (!name.empty()) return name;
         const onnx::Entry& entry = graph_[x];
-        if (entry.kind == Kind::node) return name = unique("value");
-        if (entry.kind == Kind::constant) return name = constant(entry);
-        if (entry.kind == Kind::integers)
+        if (entry.kind == ValueKind::node) return name = unique("value");
+        if (entry.kind == ValueKind::constant) return name = constant(entry);
+        if (entry.kind == ValueKind::integers)
             return name = entry.of_batch.empty() ? integers(entry.numbers)
                                                  : sizes(entry.numbers, entry.of_batch);
         listed_.initializers.push_back({entry.name, entry.tensor});

@@ -25,10 +25,10 @@ Value Graph::add(Entry entry) {
     return size() - 1;
 }
 
-Value Graph::input(const Shape& shape, Dtype dtype) { return add({Kind::input, shape, dtype}); }
+Value Graph::input(const Shape& shape, Dtype dtype) { return add({ValueKind::input, shape, dtype}); }
 
 Value Graph::weight(const std::string& name, const Tensor& value) {
-    Entry entry{Kind::weight, value.shape(), value.dtype(), name};
+    Entry entry{ValueKind::weight, value.shape(), value.dtype(), name};
     entry.tensor = value;
     return add(std::move(entry));
 }
@@ -50,14 +50,14 @@ Value Graph::constant(const Tensor& value) {
     Tensor copy = value.detach().to(cpu_device).clone();
     const bool repeated = copy.dim() > 1 && uniform(copy);
     if (repeated) copy = copy.reshape({copy.numel()}).slice(0, 0, 1).reshape({}).clone();
-    Entry entry{Kind::constant, copy.shape(), copy.dtype()};
+    Entry entry{ValueKind::constant, copy.shape(), copy.dtype()};
     entry.tensor = copy;
     const Value one = add(std::move(entry));
     return repeated ? expanded(one, value.shape()) : one;
 }
 
 Value Graph::integers(const Ints& numbers) {
-    Entry entry{Kind::integers, {std::int64_t(numbers.size())}, int64};
+    Entry entry{ValueKind::integers, {std::int64_t(numbers.size())}, int64};
     entry.numbers = numbers;
     return add(std::move(entry));
 }
@@ -66,7 +66,7 @@ Value Graph::number(double value, Dtype dtype) { return constant(scalar(value, {
 
 Value Graph::node(const char* type, const Values& inputs, const Shape& shape, Dtype dtype,
                   const Attributes& attributes) {
-    Entry entry{Kind::node, shape, dtype, type};
+    Entry entry{ValueKind::node, shape, dtype, type};
     entry.inputs = inputs;
     entry.attributes = attributes;
     return add(std::move(entry));
@@ -78,14 +78,14 @@ Value Graph::like(const char* type, const Values& inputs, const Attributes& attr
 
 std::optional<Graph::Permuted> Graph::permutation(Value x) const {
     const Entry& entry = (*this)[x];
-    if (entry.kind != Kind::node || entry.name != "Transpose") return std::nullopt;
+    if (entry.kind != ValueKind::node || entry.name != "Transpose") return std::nullopt;
     const auto& axes = std::get<Ints>(entry.attributes[0].value);
     return Permuted{entry.inputs[0], Axes(axes.data(), int(axes.size()))};
 }
 
 Value Graph::before_reshape(Value x) const {
     const Entry& entry = (*this)[x];
-    return entry.kind == Kind::node && entry.name == "Reshape" ? entry.inputs[0] : x;
+    return entry.kind == ValueKind::node && entry.name == "Reshape" ? entry.inputs[0] : x;
 }
 
 Value Graph::permuted(Value x, const Axes& axes) {

@@ -19,7 +19,7 @@ using Values = std::vector<Value>;
 using Ints = std::vector<std::int64_t>;
 using Attributes = std::vector<io::OnnxAttribute>;
 
-enum class Kind : std::uint8_t {
+enum class ValueKind : std::uint8_t {
     input,     // of the model
     weight,    // a parameter or buffer, by name
     constant,  // a tensor without a name
@@ -28,7 +28,7 @@ enum class Kind : std::uint8_t {
 };
 
 struct Entry {
-    Kind kind;
+    ValueKind kind;
     Shape shape;
     Dtype dtype;
     std::string name = {};  // of a weight: its name; of a node: the operator

@@ -40,22 +40,22 @@ public:
     [[nodiscard]] const std::string* decoded(std::int64_t id) const;  // the text that decoders get
     [[nodiscard]] std::int64_t end() const { return end_; }           // one above the largest id
 
-    // Calls visit(Range, const AddedToken*) for the parts of a text in order, with null for text that is not
-    // an added token. Searches either for the normalised tokens or for the others. Of tokens that begin
+    // Calls visit(TextRange, const AddedToken*) for the parts of a text in order, with null for text that is
+    // not an added token. Searches either for the normalised tokens or for the others. Of tokens that begin
     // first, the longest is taken.
     template <class Visit> void split(std::string_view text, bool normalized, const Visit& visit) const {
         const Finder& finder = finders_[normalized];
         std::size_t done = 0;
         for (Match match; finder.find(*this, text, done, match); done = match.range.end) {
-            if (match.range.begin > done) visit(Range{done, match.range.begin}, nullptr);
+            if (match.range.begin > done) visit(TextRange{done, match.range.begin}, nullptr);
             visit(match.range, match.token);
         }
-        if (done < text.size()) visit(Range{done, text.size()}, nullptr);
+        if (done < text.size()) visit(TextRange{done, text.size()}, nullptr);
     }
 
 private:
     struct Match {
-        Range range{};
+        TextRange range{};
         const AddedToken* token = nullptr;
     };
     struct Finder {

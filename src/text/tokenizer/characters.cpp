@@ -13,17 +13,19 @@ utf8proc_category_t category(char32_t c) { return utf8proc_category(utf8proc_int
 bool is_letter(utf8proc_category_t c) { return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO; }
 bool is_number(utf8proc_category_t c) { return c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO; }
 
-Kind find_kind(char32_t c) {
-    if (is_space(c)) return Kind::space;
+CharacterClass find_kind(char32_t c) {
+    if (is_space(c)) return CharacterClass::space;
     const utf8proc_category_t of = category(c);
-    return is_letter(of) ? Kind::letter : is_number(of) ? Kind::number : Kind::other;
+    return is_letter(of)   ? CharacterClass::letter
+           : is_number(of) ? CharacterClass::number
+                           : CharacterClass::other;
 }
 
 }  // namespace
 
-Kind kind(char32_t c) {
-    static const std::array<Kind, 128> ascii = [] {
-        std::array<Kind, 128> table;
+CharacterClass kind(char32_t c) {
+    static const std::array<CharacterClass, 128> ascii = [] {
+        std::array<CharacterClass, 128> table;
         for (char32_t i = 0; i < 128; ++i) table[i] = find_kind(i);
         return table;
     }();

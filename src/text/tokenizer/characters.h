@@ -8,8 +8,8 @@
 namespace mezzo::data::tokenizer {
 
 // The classes \p{L}, \p{N} and \s of regular expressions; `other` is none of them.
-enum class Kind : unsigned char { letter, number, space, other };
-Kind kind(char32_t character);
+enum class CharacterClass : unsigned char { letter, number, space, other };
+CharacterClass kind(char32_t character);
 
 bool is_space(char32_t character);   // the property White_Space, as \s
 bool is_number(char32_t character);  // \p{N}: categories Nd, Nl and No

@@ -122,7 +122,7 @@ Decoder replace(Fields& fields) {
     return each([pattern, content = fields.text("content")](std::string& text) {
         std::string result;
         std::size_t at = 0;
-        for (Range match{}; pattern->find(text, at, match); at = match.end) {
+        for (TextRange match{}; pattern->find(text, at, match); at = match.end) {
             result.append(text, at, match.begin - at).append(content);
             check(result.size() <= most_bytes, ErrorKind::value,
                   "decode: the tokenizer's Replace makes a text of more than ", most_bytes, " bytes");

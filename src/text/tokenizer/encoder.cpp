@@ -9,7 +9,7 @@ namespace mezzo::data::tokenizer {
 
 namespace {
 
-void add(Encoding& out, std::int64_t id, Place place) {
+void add(Encoding& out, std::int64_t id, SourceRange place) {
     out.ids.push_back(id);
     out.offsets.push_back({place.begin, place.end});
 }
@@ -81,7 +81,7 @@ Encoding Encoder::tokenize(std::string_view text, std::size_t enough) {
           " bytes; less than 2^32 are supported");
     Encoding out;
     const Text whole(text);
-    parts_.added.split(whole.bytes(), false, [&](Range range, const AddedToken* token) {
+    parts_.added.split(whole.bytes(), false, [&](TextRange range, const AddedToken* token) {
         if (out.ids.size() >= enough) return;
         if (token) {
             add(out, token->id, whole.place(range));
@@ -99,7 +99,7 @@ void Encoder::add_section(Text section, std::size_t enough, Encoding& out) {
         normalizer->apply(section);
         check_growth(section, 0);
     }
-    parts_.added.split(section.bytes(), true, [&](Range range, const AddedToken* token) {
+    parts_.added.split(section.bytes(), true, [&](TextRange range, const AddedToken* token) {
         if (out.ids.size() >= enough) return;
         if (token) {
             add(out, token->id, section.place(range));
@@ -120,7 +120,7 @@ void Encoder::add_words(Text text, std::size_t enough, Encoding& out) {
         check_growth(pieces.text, 0);
     }
     const std::string_view bytes = pieces.text.bytes();
-    for (const Range piece : pieces.ranges) {
+    for (const TextRange piece : pieces.ranges) {
         if (out.ids.size() >= enough) return;
         tokens_.clear();
         parts_.model->tokenize(bytes.substr(piece.begin, piece.end - piece.begin), scratch_, tokens_);

@@ -18,7 +18,7 @@ class Known : public Pattern {
 public:
     explicit Known(MatchAt match_at, std::vector<std::string> first = {})
         : match_at_(match_at), first_(std::move(first)) {}
-    bool find(std::string_view text, std::size_t from, Range& match) const override {
+    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
         while (from < text.size()) {
             match = {from, end(text, from)};
             if (match.end > from) return true;
@@ -47,7 +47,8 @@ template <class Belongs> std::size_t run(std::string_view text, std::size_t at, 
     }
     return at;
 }
-std::size_t run(std::string_view text, std::size_t at, Kind wanted, std::size_t most = std::size_t(-1)) {
+std::size_t run(std::string_view text, std::size_t at, CharacterClass wanted,
+                std::size_t most = std::size_t(-1)) {
     return run(
         text, at, [&](char32_t c) { return kind(c) == wanted; }, most);
 }
@@ -75,7 +76,7 @@ std::size_t contraction_any_case(std::string_view text, std::size_t at) {
 
 // \s+(?!\S)|\s+: the white space, except its last character if more text follows.
 std::size_t white_space(std::string_view text, std::size_t at) {
-    const std::size_t end = run(text, at, Kind::space);
+    const std::size_t end = run(text, at, CharacterClass::space);
     if (end == text.size() || end == at) return end;
     const std::size_t last = end - last_character(text, end).bytes;
     return last > at ? last : end;
@@ -84,8 +85,8 @@ std::size_t white_space(std::string_view text, std::size_t at) {
 // \p{L}+, \p{N}+ or [^\s\p{L}\p{N}]+, whichever fits.
 std::size_t one_kind(std::string_view text, std::size_t at) {
     if (at == text.size()) return at;
-    const Kind first = kind(first_character(text.substr(at)).character);
-    return first == Kind::space ? at : run(text, at, first);
+    const CharacterClass first = kind(first_character(text.substr(at)).character);
+    return first == CharacterClass::space ? at : run(text, at, first);
 }
 
 std::size_t gpt2(std::string_view text, std::size_t at) {
@@ -97,7 +98,7 @@ std::size_t gpt2(std::string_view text, std::size_t at) {
 
 std::size_t clip(std::string_view text, std::size_t at) {
     if (const std::size_t end = contraction(text, at); end > at) return end;
-    if (const std::size_t end = run(text, at, Kind::number, 1); end > at) return end;
+    if (const std::size_t end = run(text, at, CharacterClass::number, 1); end > at) return end;
     return one_kind(text, at);
 }
 
@@ -106,17 +107,18 @@ template <std::size_t most_digits> std::size_t cl100k(std::string_view text, std
     if (const std::size_t end = contraction_any_case(text, at); end > at) return end;
     // [^\r\n\p{L}\p{N}]?\p{L}+
     const Decoded first = first_character(text.substr(at));
-    const Kind of = kind(first.character);
-    const bool opens = of != Kind::letter && of != Kind::number && !is_line_end(first.character);
+    const CharacterClass of = kind(first.character);
+    const bool opens =
+        of != CharacterClass::letter && of != CharacterClass::number && !is_line_end(first.character);
     const std::size_t letters = opens ? at + first.bytes : at;
-    if (const std::size_t end = run(text, letters, Kind::letter); end > letters) return end;
-    if (const std::size_t end = run(text, at, Kind::number, most_digits); end > at) return end;
+    if (const std::size_t end = run(text, letters, CharacterClass::letter); end > letters) return end;
+    if (const std::size_t end = run(text, at, CharacterClass::number, most_digits); end > at) return end;
     //  ?[^\s\p{L}\p{N}]+[\r\n]*
     const std::size_t signs = at + (text[at] == ' ');
-    if (const std::size_t end = run(text, signs, Kind::other); end > signs)
+    if (const std::size_t end = run(text, signs, CharacterClass::other); end > signs)
         return run(text, end, is_line_end);
     // \s*[\r\n]+
-    const std::size_t end = run(text, at, Kind::space);
+    const std::size_t end = run(text, at, CharacterClass::space);
     const std::size_t line_end = text.substr(at, end - at).find_last_of("\r\n");
     if (line_end != std::string_view::npos) return at + line_end + 1;
     return white_space(text, at);
@@ -127,7 +129,7 @@ std::size_t words(std::string_view text, std::size_t at) {
     return run(text, at, [](char32_t c) { return !is_word(c) && !is_space(c); });
 }
 
-std::size_t spaces(std::string_view text, std::size_t at) { return run(text, at, Kind::space); }
+std::size_t spaces(std::string_view text, std::size_t at) { return run(text, at, CharacterClass::space); }
 std::size_t several_blanks(std::string_view text, std::size_t at) {
     const std::size_t end = std::min(text.find_first_not_of(' ', at), text.size());
     return end - at >= 2 ? end : at;

@@ -26,7 +26,7 @@ std::map<std::string, std::int64_t> count_words(const std::vector<std::string>& 
     for (const std::string& given : texts) {
         const Text text(given);
         const std::string_view bytes = text.bytes();
-        tokenizer::Range match{};
+        tokenizer::TextRange match{};
         for (std::size_t at = 0; at < bytes.size() && words->find(bytes, at, match); at = match.end)
             ++counts[std::string(bytes.substr(match.begin, match.end - match.begin))];
     }

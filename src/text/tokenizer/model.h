@@ -27,13 +27,13 @@ public:
     void keep(std::string_view word, const Token* begin, const Token* end);
 
 private:
-    struct Slot {
+    struct CachedWord {
         std::string word;
         std::vector<Token> tokens;
     };
     static constexpr std::size_t slots = 1 << 13, longest_word = 64;
-    std::vector<Slot> table_;
-    Slot* slot_ = nullptr;
+    std::vector<CachedWord> table_;
+    CachedWord* slot_ = nullptr;
 };
 
 // Memory that a model reuses for the next piece; each thread has its own.

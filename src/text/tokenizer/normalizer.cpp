@@ -26,12 +26,12 @@ void add(Normalizers& steps, std::function<void(Text&)> run) {
 template <class Visit> void rewrite(Text& text, const Visit& visit) {
     Text result;
     result.reserve(text.size());
-    each_character(text, [&](char32_t c, Range range) { visit(c, text.place(range), result); });
+    each_character(text, [&](char32_t c, TextRange range) { visit(c, text.place(range), result); });
     text = std::move(result);
 }
 
 void lower_case(Text& text) {
-    rewrite(text, [](char32_t c, Place place, Text& out) {
+    rewrite(text, [](char32_t c, SourceRange place, Text& out) {
         if (c == 0x130) {  // the only character whose lower case is two characters
             out.append(U'i', place);
             out.append(char32_t(0x307), place);
@@ -42,20 +42,20 @@ void lower_case(Text& text) {
 }
 
 template <class Dropped> void drop(Text& text, const Dropped& dropped) {
-    rewrite(text, [&](char32_t c, Place place, Text& out) {
+    rewrite(text, [&](char32_t c, SourceRange place, Text& out) {
         if (!dropped(c)) out.append(c, place);
     });
 }
 
 void clean(Text& text) {
-    rewrite(text, [](char32_t c, Place place, Text& out) {
+    rewrite(text, [](char32_t c, SourceRange place, Text& out) {
         const CharacterKind kind = kind_of(c);
         if (kind != CharacterKind::dropped) out.append(kind == CharacterKind::space ? U' ' : c, place);
     });
 }
 
 void space_ideographs(Text& text) {
-    rewrite(text, [](char32_t c, Place place, Text& out) {
+    rewrite(text, [](char32_t c, SourceRange place, Text& out) {
         const bool alone = kind_of(c) == CharacterKind::ideograph;
         if (alone) out.append(U' ', place);
         out.append(c, place);
@@ -65,7 +65,7 @@ void space_ideographs(Text& text) {
 
 // The rules of SentencePiece's nmt_* normalizers.
 void nmt(Text& text) {
-    rewrite(text, [](char32_t c, Place place, Text& out) {
+    rewrite(text, [](char32_t c, SourceRange place, Text& out) {
         const bool dropped = (c >= 0x1 && c <= 0x8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F ||
                              c == 0x8F || c == 0x9F;
         const bool blank = c == 0x9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 ||
@@ -77,7 +77,7 @@ void nmt(Text& text) {
 
 void strip(Text& text, bool left, bool right) {
     const std::string_view bytes = text.bytes();
-    Range rest{0, bytes.size()};
+    TextRange rest{0, bytes.size()};
     while (left && rest.begin < rest.end) {
         const Decoded next = first_character(bytes.substr(rest.begin));
         if (!is_space(next.character)) break;
@@ -95,7 +95,7 @@ void strip(Text& text, bool left, bool right) {
 }
 
 void replace(Text& text, const Pattern& pattern, const std::string& content) {
-    Range match{};
+    TextRange match{};
     if (!pattern.find(text.bytes(), 0, match)) return;
     Text result;
     result.reserve(text.size());

@@ -7,7 +7,7 @@ namespace {
 class Literal : public Pattern {
 public:
     explicit Literal(std::string text) : text_(std::move(text)) {}
-    bool find(std::string_view text, std::size_t from, Range& match) const override {
+    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
         if (text_.empty()) return false;
         const std::size_t at = text.find(text_, from);
         match = {at, at + text_.size()};
@@ -21,7 +21,7 @@ private:
 class EachOf : public Pattern {
 public:
     explicit EachOf(bool (*belongs)(char32_t)) : belongs_(belongs) {}
-    bool find(std::string_view text, std::size_t from, Range& match) const override {
+    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
         while (from < text.size()) {
             const Decoded next = first_character(text.substr(from));
             match = {from, from + next.bytes};

@@ -17,7 +17,7 @@ public:
     Pattern(const Pattern&) = delete;
     Pattern& operator=(const Pattern&) = delete;
     // Finds the first match at or behind `from`, never an empty one; returns false if there is none.
-    virtual bool find(std::string_view text, std::size_t from, Range& match) const = 0;
+    virtual bool find(std::string_view text, std::size_t from, TextRange& match) const = 0;
 };
 
 std::unique_ptr<Pattern> literal(std::string text);

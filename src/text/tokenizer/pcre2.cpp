@@ -40,7 +40,7 @@ public:
     }
     ~Expression() override { pcre2_code_free(code_); }
 
-    bool find(std::string_view text, std::size_t from, Range& match) const override {
+    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
         const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
             pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
         check(data != nullptr, ErrorKind::memory, where_, ": no memory for a match");

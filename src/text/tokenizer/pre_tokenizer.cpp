@@ -10,16 +10,16 @@ namespace {
 // Treatment of the matches of a pattern.
 enum class Behavior : unsigned char { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-struct Part {
-    Range range;
+struct Match {
+    TextRange range;
     bool match;
 };
 
 // Lists the matches and the text between them, in order.
-void find_parts(std::string_view text, const Pattern& pattern, bool invert, std::vector<Part>& parts) {
+void find_parts(std::string_view text, const Pattern& pattern, bool invert, std::vector<Match>& parts) {
     parts.clear();
     std::size_t at = 0;
-    for (Range match{}; at < text.size() && pattern.find(text, at, match); at = match.end) {
+    for (TextRange match{}; at < text.size() && pattern.find(text, at, match); at = match.end) {
         if (match.begin > at) parts.push_back({{at, match.begin}, invert});
         parts.push_back({match, !invert});
     }
@@ -27,7 +27,7 @@ void find_parts(std::string_view text, const Pattern& pattern, bool invert, std:
 }
 
 // Whether a part goes into the same piece as the part before it.
-bool joins(Behavior behavior, const Part& before, const Part& part) {
+bool joins(Behavior behavior, const Match& before, const Match& part) {
     switch (behavior) {
         case Behavior::removed:
         case Behavior::isolated:
@@ -48,14 +48,14 @@ public:
         : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
     void apply(Pieces& pieces) const override {
-        std::vector<Range> ranges;
+        std::vector<TextRange> ranges;
         ranges.reserve(pieces.ranges.size());
-        std::vector<Part> parts;
+        std::vector<Match> parts;
         const std::string_view text = pieces.text.bytes();
-        for (const Range piece : pieces.ranges) {
+        for (const TextRange piece : pieces.ranges) {
             find_parts(text.substr(piece.begin, piece.end - piece.begin), *pattern_, invert_, parts);
             for (std::size_t i = 0; i < parts.size(); ++i) {
-                const Range range{piece.begin + parts[i].range.begin, piece.begin + parts[i].range.end};
+                const TextRange range{piece.begin + parts[i].range.begin, piece.begin + parts[i].range.end};
                 if (behavior_ == Behavior::removed && parts[i].match) continue;
                 if (i > 0 && joins(behavior_, parts[i - 1], parts[i]))
                     ranges.back().end = range.end;
@@ -79,7 +79,7 @@ public:
         Pieces result;
         result.text.reserve(pieces.text.size() + 4 * pieces.ranges.size());
         result.ranges.reserve(pieces.ranges.size());
-        for (const Range piece : pieces.ranges) {
+        for (const TextRange piece : pieces.ranges) {
             const std::size_t begin = result.text.size();
             rewrite(pieces.text, piece, result.text);
             result.ranges.push_back({begin, result.text.size()});
@@ -88,17 +88,17 @@ public:
     }
 
 private:
-    virtual void rewrite(const Text& text, Range piece, Text& out) const = 0;
+    virtual void rewrite(const Text& text, TextRange piece, Text& out) const = 0;
 };
 
 // Returns the source of text that is inserted before a piece: that of the piece's first character.
-Place first_place(const Text& text, Range piece) {
+SourceRange first_place(const Text& text, TextRange piece) {
     const std::size_t bytes = first_character(std::string_view(text.bytes()).substr(piece.begin)).bytes;
     return text.place({piece.begin, piece.begin + bytes});
 }
 
 class BlankInFront : public Rewrite {
-    void rewrite(const Text& text, Range piece, Text& out) const override {
+    void rewrite(const Text& text, TextRange piece, Text& out) const override {
         if (text.bytes()[piece.begin] != ' ') out.append(std::string_view(" "), first_place(text, piece));
         out.append(text, piece);
     }
@@ -113,7 +113,7 @@ public:
             for (; at < end; ++at) to += byte_character(static_cast<unsigned char>(bytes[at])) < 0x80 ? 1 : 2;
             return to;
         };
-        for (Range& range : pieces.ranges) {
+        for (TextRange& range : pieces.ranges) {
             const std::size_t begin = advance(range.begin);
             range = {begin, advance(range.end)};
         }
@@ -129,7 +129,7 @@ public:
     Metaspace(std::string sign, Prepend prepend) : sign_(std::move(sign)), prepend_(prepend) {}
 
 private:
-    void rewrite(const Text& text, Range piece, Text& out) const override {
+    void rewrite(const Text& text, TextRange piece, Text& out) const override {
         const std::string_view bytes = std::string_view(text.bytes()).substr(0, piece.end);
         const bool has_one = bytes[piece.begin] == ' ' || bytes.substr(piece.begin).starts_with(sign_);
         const bool wanted =

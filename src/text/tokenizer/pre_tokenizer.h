@@ -13,7 +13,7 @@ namespace mezzo::data::tokenizer {
 // Pieces of a text in order; none is empty. Text outside of all pieces has been removed.
 struct Pieces {
     Text text;
-    std::vector<Range> ranges;
+    std::vector<TextRange> ranges;
 };
 
 // Splits pieces into smaller ones, or rewrites them.

@@ -13,11 +13,11 @@
 namespace mezzo::data::tokenizer {
 
 // Bytes [begin, end) of the user's text.
-struct Place {
+struct SourceRange {
     std::uint32_t begin, end;
 };
 // Bytes [begin, end) of a Text.
-struct Range {
+struct TextRange {
     std::size_t begin, end;
 };
 
@@ -33,19 +33,19 @@ public:
     [[nodiscard]] std::size_t size() const { return bytes_.size(); }
     [[nodiscard]] bool empty() const { return bytes_.empty(); }
     // Returns the source of a range that is not empty, from its first to its last byte.
-    [[nodiscard]] Place place(Range range) const {
+    [[nodiscard]] SourceRange place(TextRange range) const {
         return {places_[range.begin].begin, places_[range.end - 1].end};
     }
 
-    void append(std::string_view utf8, Place place) {
+    void append(std::string_view utf8, SourceRange place) {
         bytes_ += utf8;
         places_.resize(bytes_.size(), place);
     }
-    void append(char32_t character, Place place) {
+    void append(char32_t character, SourceRange place) {
         append_utf8(bytes_, character);
         places_.resize(bytes_.size(), place);
     }
-    void append(const Text& from, Range range) {
+    void append(const Text& from, TextRange range) {
         bytes_.append(from.bytes_, range.begin, range.end - range.begin);
         places_.insert(places_.end(), from.places_.begin() + std::ptrdiff_t(range.begin),
                        from.places_.begin() + std::ptrdiff_t(range.end));
@@ -58,19 +58,19 @@ public:
 
 private:
     std::string bytes_;
-    std::vector<Place> places_;  // for each byte: the source of its whole character
+    std::vector<SourceRange> places_;  // for each byte: the source of its whole character
 };
 
 // Throws Error(value) if `bytes`, or the text itself, is more than 64 times the part of the user's text that
 // it comes from, and more than 1024 bytes: a chain of normalizers may grow a text exponentially.
 void check_growth(const Text& text, std::size_t bytes);
 
-// Calls visit(character, Range of its bytes) for each character.
+// Calls visit(character, TextRange of its bytes) for each character.
 template <class Visit> void each_character(const Text& text, const Visit& visit) {
     const std::string_view bytes = text.bytes();
     for (std::size_t at = 0; at < bytes.size();) {
         const Decoded next = first_character(bytes.substr(at));
-        visit(next.character, Range{at, at + next.bytes});
+        visit(next.character, TextRange{at, at + next.bytes});
         at += next.bytes;
     }
 }
