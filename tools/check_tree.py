@@ -63,7 +63,7 @@ ALLOWED = {
     "src/data": USER + ["io/", "cpu/parallel.h", "kernels/self_check.h"],
     "src/text": USER + ["io/", "cpu/parallel.h"],
     "src/models": USER + ["io/", "nn/"],
-    "src/distributed": USER + ["autograd/", "optim/", "ops/running_statistics.h", "cpu/parallel.h"],
+    "src/distributed": USER + ["autograd/", "optim/", "capture/capture_consensus.h", "ops/running_statistics.h", "cpu/parallel.h"],
     "src/insight": USER + ["autograd/", "kernels/", "io/", "nn/module_paths.h"],
     "src/interchange": USER + ["autograd/", "kernels/", "io/", "nn/module_paths.h", "ops/view_attributes.h"],
     "src/train": USER + ["io/", "autograd/op_observer.h"],

@@ -1,8 +1,8 @@
 // The random stream of a kernel.
 #pragma once
 
-#include "core/step_graph.h"
 #include "core/philox.h"
+#include "core/step_recorder.h"
 #include "cuda/kernel.cuh"
 
 namespace mezzo::cuda {
@@ -29,7 +29,7 @@ __device__ inline std::uint32_t half_word(const PhiloxWords& words, int i) {
 // The stream of an op's attributes. Every kernel that draws random numbers must take it from here, so that a
 // captured step draws new ones in each replay.
 inline RandomStream stream_of(const RandomState& stream) {
-    const StepGraph* const graph = StepGraph::capturing();
+    const StepRecorder* const graph = StepRecorder::current();
     if (graph == nullptr) return {stream.seed, stream.offset, nullptr};
     return {stream.seed, stream.offset - graph->start().offset, graph->random()};
 }

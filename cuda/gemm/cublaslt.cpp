@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/allocator.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/runtime/clear_error.h"
 #include "cuda/runtime/runtime.h"

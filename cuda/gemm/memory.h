@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/allocator.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "cuda/runtime/runtime.h"
 
 namespace mezzo::cuda {

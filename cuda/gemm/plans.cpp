@@ -4,7 +4,7 @@
 #include <atomic>
 #include <limits>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/memory.h"
 #include "cuda/runtime/runtime.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "cuda/nccl/nccl_communicator.h"
 #include "cuda/reduce/ordered_mean.h"
 #include "cuda/runtime/device_id.h"
@@ -149,7 +149,7 @@ private:
 
     // One point at a time is watched; once it has passed, the latest there is by then.
     void note_queued(StreamKind stream) {
-        if (StepGraph::capturing() != nullptr) return;
+        if (StepRecorder::current() != nullptr) return;
         {
             const std::lock_guard lock(mutex_);
             more_ = watching_;

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "cuda/elementwise/copies.h"
 #include "cuda/runtime/capture_owner.h"
+#include "cuda/runtime/clear_error.h"
 #include "cuda/runtime/device_id.h"
 #include "cuda/runtime/devices.h"
-#include "cuda/runtime/clear_error.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cuda {

@@ -12,7 +12,7 @@
 #include "autograd/autocast_state.h"
 #include "autograd/report.h"
 #include "core/enumerators.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -73,7 +73,7 @@ const char* policy_name(CastPolicy cast) {
 // A replay reads the 16-bit copy at the address that it has now, so before each replay the copy must still be
 // there and be current. Copies that the step itself makes are made anew by each replay.
 void note_copy16(const Tensor& x) {
-    StepGraph* const graph = StepGraph::capturing();
+    StepRecorder* const graph = StepRecorder::current();
     if (graph == nullptr || graph->owns(x)) return;
     graph->require([x, data = raw(x), copy = raw(x->grad_meta->copy16.value)] {
         const Copy16& copy16 = x->grad_meta->copy16;

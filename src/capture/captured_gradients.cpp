@@ -1,9 +1,9 @@
-#include "core/captured_gradients.h"
+#include "capture/captured_gradients.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "core/step_graph.h"
+#include "capture/step_graph.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {

@@ -1,6 +1,6 @@
 // Records how a captured step uses the gradients of leaves. Before a replay it checks that the gradients are
 // as the capture found them; after the replay it gives the leaves the gradients of the capture. The slots of
-// the gradients (core/gradient_slot.h) report to it.
+// the gradients (core/gradient_slot.h) report to the step's recorder (core/step_recorder.h), which calls it.
 #pragma once
 
 #include <functional>

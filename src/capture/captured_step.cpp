@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "autograd/autocast_state.h"
-#include "core/capture_consensus.h"
+#include "capture/capture_consensus.h"
+#include "capture/step_graph.h"
 #include "core/pending_factor.h"
-#include "core/step_graph.h"
 
 namespace mezzo::cuda {
 

@@ -1,4 +1,4 @@
-#include "core/step_graph.h"
+#include "capture/step_graph.h"
 
 #include <exception>
 
@@ -31,7 +31,7 @@ void StepGraph::capture(const std::function<void()>& step) {
     {
         ArenaMemory memory(device_, plan_, arena_, held_);
         backend_.begin_capture(device_.index);
-        current = this;
+        of_thread = this;
         try {
             PendingFactorScope pending_factors;
             step();
@@ -39,7 +39,7 @@ void StepGraph::capture(const std::function<void()>& step) {
         } catch (...) {
             error = std::current_exception();
         }
-        current = nullptr;
+        of_thread = nullptr;
         try {
             graph_ = backend_.end_capture(device_.index);
         } catch (...) {  // usually a consequence of the first error
@@ -106,18 +106,7 @@ bool StepGraph::owns(const Tensor& x) const {
 void StepGraph::check_random_state(RandomState state) const {
     check(state.seed == start_.seed && state.offset >= start_.offset, ErrorKind::state,
           "set_random_state: a captured step cannot start a random stream of its own; call manual_seed() "
-          "before the "
-          "step");
-}
-
-void refuse_in_capture(const char* op, const char* what) {
-    check(StepGraph::capturing() == nullptr, ErrorKind::state, op, ": a captured step cannot ", what,
-          "; do it before or after the call, or run this step without a capture");
-}
-
-void refuse_in_capture(const char* op, Device device, const char* what) {
-    if (const StepGraph* graph = StepGraph::capturing(); graph != nullptr && graph->device() == device)
-        refuse_in_capture(op, what);
+          "before the step");
 }
 
 }  // namespace mezzo

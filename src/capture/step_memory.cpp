@@ -1,4 +1,4 @@
-#include "core/step_memory.h"
+#include "capture/step_memory.h"
 
 #include <algorithm>
 #include <numeric>

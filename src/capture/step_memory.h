@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/allocator.h"
-#include "core/internal.h"
+#include "core/memory_hook.h"
 
 namespace mezzo {
 
@@ -26,47 +25,6 @@ struct MemoryPlan {
 };
 // Places the largest allocation first, and each at the lowest offset that is free during its whole lifetime.
 MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
-
-// Serves this thread's allocations on one device instead of the allocator, as long as it exists.
-class MemoryHook {
-public:
-    explicit MemoryHook(Device device) : device_(device), previous_(current) { current = this; }
-    virtual ~MemoryHook() { current = previous_; }
-    MemoryHook(const MemoryHook&) = delete;
-    MemoryHook& operator=(const MemoryHook&) = delete;
-
-    // This thread's hook for a device, or null.
-    static MemoryHook* of(Device device) {
-        return current != nullptr && current->device_ == device ? current : nullptr;
-    }
-
-    // A live block of at least `bytes` > 0.
-    virtual Block* allocate(std::size_t bytes) = 0;
-    // Called when the last reference to a block is gone. True: the hook holds the block from now on.
-    virtual bool keeps(Block* block) noexcept = 0;
-
-protected:
-    const Device device_;
-
-private:
-    friend class OutsideStep;
-
-    MEZZO_INTERNAL static constinit inline thread_local MemoryHook* current = nullptr;
-    MemoryHook* previous_;
-};
-
-// While it exists, this thread allocates as outside of any step, for objects that are made once and outlive
-// the step.
-class OutsideStep {
-public:
-    OutsideStep() : hook_(MemoryHook::current) { MemoryHook::current = nullptr; }
-    ~OutsideStep() { MemoryHook::current = hook_; }
-    OutsideStep(const OutsideStep&) = delete;
-    OutsideStep& operator=(const OutsideStep&) = delete;
-
-private:
-    MemoryHook* const hook_;
-};
 
 // Blocks without references that a graph may still read. The destructor releases them.
 class HeldBlocks {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 
 #if defined(__SANITIZE_ADDRESS__)

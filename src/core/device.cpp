@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/backend.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "mezzo/error.h"
 
 namespace mezzo {

@@ -1,6 +1,6 @@
 // The gradient of a leaf with its state: a pending factor (core/pending_factor.h), its scale state
 // (core/scale_state.h), the hook that reduces it between processes (core/gradient_hook.h), and the records
-// of a captured step (core/captured_gradients.h). No other code reaches the tensor, so that no reader can
+// of a captured step (core/step_recorder.h). No other code reaches the tensor, so that no reader can
 // forget one of these.
 #pragma once
 

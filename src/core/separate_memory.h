@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/step_memory.h"
+#include "core/memory_hook.h"
 
 namespace mezzo {
 

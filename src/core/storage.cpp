@@ -1,6 +1,6 @@
 #include "core/borrowed_storage.h"
 
-#include "core/step_memory.h"
+#include "core/memory_hook.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {

@@ -4,8 +4,9 @@
 #include <memory>
 #include <type_traits>
 
-#include "core/step_graph.h"
+#include "core/backend.h"
 #include "core/staging.h"
+#include "core/step_recorder.h"
 
 namespace mezzo {
 

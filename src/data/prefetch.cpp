@@ -4,7 +4,7 @@
 
 #include "core/backend.h"
 #include "core/staging.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "kernels/self_check.h"
 
@@ -122,7 +122,7 @@ Transfers::~Transfers() {
 int Transfers::capacity() const { return queue_ != nullptr ? static_cast<int>(queue_->capacity) : 0; }
 
 bool Transfers::start(std::span<Tensor* const> batch) {
-    if (StepGraph::capturing() != nullptr) return false;
+    if (StepRecorder::current() != nullptr) return false;
     try {
         return queue_->start(batch);
         // the batch is copied when it is next, and throws then if it still must

@@ -10,7 +10,7 @@
 
 #include "autograd/op.h"
 #include "core/enumerators.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "distributed/call_record.h"
 #include "distributed/group_impl.h"
@@ -55,7 +55,7 @@ Tensor sendable(const GroupImpl& group, const char* op, const Tensor& x, Dtype d
     const NoGrad no_grad;
     const bool stays = group.devices().suits(x.device());
     group.devices().note_elsewhere(x.device());
-    if (StepGraph::capturing() != nullptr && group.place().size > 1)
+    if (StepRecorder::current() != nullptr && group.place().size > 1)
         check(stays && group.devices().connected() != nullptr, ErrorKind::state, op,
               ": only tensors that travel by NCCL can be exchanged in a captured step; Group::engine() says "
               "what "

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/live_error.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "mezzo/error.h"
 
 namespace mezzo::distributed {

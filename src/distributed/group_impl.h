@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "core/capture_consensus.h"
+#include "capture/capture_consensus.h"
 #include "distributed/collectives.h"
 #include "distributed/control.h"
 #include "distributed/device_engine.h"

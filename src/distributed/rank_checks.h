@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/capture_consensus.h"
+#include "capture/capture_consensus.h"
 #include "distributed/bucket_layout.h"
 #include "distributed/call_record.h"
 #include "distributed/group_impl.h"

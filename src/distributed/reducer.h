@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "autograd/observer.h"
-#include "core/capture_consensus.h"
+#include "capture/capture_consensus.h"
 #include "distributed/bucket.h"
 #include "distributed/gradient_readiness.h"
 #include "distributed/group_impl.h"

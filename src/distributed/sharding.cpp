@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "core/live_error.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "distributed/call_record.h"
 #include "distributed/gather_shards.h"
 #include "distributed/reducer.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "autograd/autocast_state.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "distributed/call_record.h"
 #include "mezzo/autograd.h"

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/step_memory.h"
+#include "core/memory_hook.h"
 
 namespace mezzo::insight {
 

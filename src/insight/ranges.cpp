@@ -1,6 +1,6 @@
 #include "insight/ranges.h"
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "kernels/dispatch.h"
 #include "kernels/range.h"
@@ -29,7 +29,7 @@ RangeTable::Chunk& RangeTable::chunk_on(Device device) {
 }
 
 int RangeTable::add(const Tensor& x) {
-    check(StepGraph::capturing() == nullptr, ErrorKind::state,
+    check(StepRecorder::current() == nullptr, ErrorKind::state,
           "insight: ranges cannot be read inside a captured step; run the step eagerly under the trace");
     Chunk& chunk = chunk_on(x.device());
     const auto row = std::int64_t(chunk.places.size());

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/backend.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "kernels/registry.h"
 #include "mezzo/error.h"

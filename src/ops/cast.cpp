@@ -1,7 +1,8 @@
 // Conversions between dtypes and devices, and copies.
+#include "core/backend.h"
 #include "core/enumerators.h"
 #include "core/staging.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "kernels/copy.h"
 #include "mezzo/autograd.h"
 #include "ops/common.h"

@@ -2,7 +2,7 @@
 // recorded.
 #include "autograd/op_observer.h"
 #include "core/random_offset.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "kernels/copy.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"

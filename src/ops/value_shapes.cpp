@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "autograd/op_observer.h"
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
 #include "mezzo/sort_ops.h"

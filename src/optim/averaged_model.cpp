@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::optim {

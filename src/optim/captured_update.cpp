@@ -1,6 +1,6 @@
 // An optimizer's update inside a captured step: the learning rates that are computed before each replay, the
 // conditions of a replay, and the bookkeeping of the host after it.
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {
@@ -78,14 +78,14 @@ private:
 
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
     StepArgs args = step_args(optimizer, optimizer.groups[group]);
-    if (StepGraph* graph = StepGraph::capturing())
+    if (StepRecorder* graph = StepRecorder::current())
         args.lr_on_device =
             graph->number([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); });
     return args;
 }
 
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional) {
-    StepGraph* const graph = StepGraph::capturing();
+    StepRecorder* const graph = StepRecorder::current();
     if (graph == nullptr) return;
     graph->require([update = CapturedUpdate(optimizer, plan)] { return update.fits(); });
     graph->after_replay([own = Ref<OptimizerImpl>(&optimizer), conditional, indices = plan.indices] {

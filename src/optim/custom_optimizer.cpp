@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "mezzo/autocast.h"
 #include "mezzo/ops.h"
 #include "optim/optimizer.h"
@@ -151,7 +151,7 @@ Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& pla
 // The learning rate as a tensor. In a capture it is cloned, because a captured run must make the same
 // allocations as the runs before it.
 Tensor rate_tensor(OptimizerImpl& optimizer, std::size_t group, Device device) {
-    if (StepGraph* graph = StepGraph::capturing())
+    if (StepRecorder* graph = StepRecorder::current())
         return graph
             ->number_tensor([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); })
             .clone();

@@ -9,7 +9,7 @@
 #include <ostream>
 #include <unordered_map>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "core/unlisted.h"
 #include "mezzo/ops.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/step_graph.h"
 #include "core/enumerators.h"
+#include "core/step_recorder.h"
 #include "mezzo/ops.h"
 #include "optim/optimizer.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {

@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "kernels/step_copies.h"
 #include "mezzo/record_function.h"
 #include "optim/optimizer.h"

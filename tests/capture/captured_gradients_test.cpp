@@ -1,7 +1,7 @@
 // Gradients with a pending factor (core/pending_factor.h) in steps captured as graphs.
 #include <catch2/catch.hpp>
 
-#include "core/step_graph.h"
+#include "capture/step_graph.h"
 #include "core/tensor_impl.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"

@@ -4,8 +4,8 @@
 #include <functional>
 #include <random>
 
+#include "capture/step_memory.h"
 #include "core/borrowed_storage.h"
-#include "core/step_memory.h"
 #include "core/tensor_impl.h"
 #include "mezzo/capture.h"
 #include "mezzo/distributed/state.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/step_graph.h"
+#include "capture/step_graph.h"
 #include "core/tensor_impl.h"
 #include "cuda/nccl/nccl.h"
 #include "mezzo/mezzo.h"

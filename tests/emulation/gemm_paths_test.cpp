@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/step_memory.h"
+#include "capture/step_memory.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/cuda.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/step_graph.h"
+#include "core/step_recorder.h"
 #include "cuda/elementwise/copies.h"
 #include "cuda/runtime/capture_owner.h"
 #include "cuda/runtime/clear_error.h"
