@@ -116,18 +116,21 @@ TEST_CASE("pages: design", "[pages]") {
     mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1});
     mz::amp::GradScaler scaler;
     const mz::Tensor x = mz::ones({3, 4}), y = mz::zeros({3, 2});
-    const std::vector<float> before = net.weight.to_vector<float>();
-    // begin
-    mz::Tensor loss;
-    {
-        const mz::amp::Autocast scope;   // src/autograd: what call() converts
-        loss = mz::mse_loss(net(x), y);  // src/ops: rows; src/cpu or cuda: their kernels
+    for (int step = 0; step < 2; ++step) {  // the loop's lines may stand in a loop
+        const std::vector<float> before = net.weight.to_vector<float>();
+        // begin
+        mz::Tensor loss;
+        {
+            const mz::amp::Autocast scope;   // src/autograd: what call() converts
+            loss = mz::mse_loss(net(x), y);  // src/ops: op schemas; src/cpu or cuda: their kernels
+        }
+        optimizer.zero_grad();          // src/optim: drops the gradients of the step before
+        scaler.scale(loss).backward();  // src/autograd: the engine runs the ops' gradients
+        scaler.step(optimizer);         // src/amp, src/optim: two kernels, no wait for the device
+        scaler.update();
+        // end
+        CHECK(net.weight.to_vector<float>() != before);
     }
-    scaler.scale(loss).backward();  // src/autograd: the engine runs the rows' gradients
-    scaler.step(optimizer);         // src/amp, src/optim: two kernels, no wait for the device
-    scaler.update();
-    // end
-    CHECK(net.weight.to_vector<float>() != before);
 }
 
 TEST_CASE("pages: CUDA", "[pages]") {
