@@ -16,7 +16,6 @@ const std::string text =
     "precision "
     "keeps the sums. the quick brown fox jumps over the lazy dog again. ";
 
-// begin
 struct CharacterModel : nn::Module {
     nn::Embedding token{128, width}, place{context, width};
     nn::TransformerEncoder layers{width,
@@ -31,7 +30,6 @@ struct CharacterModel : nn::Module {
     }
     MEZZO_MODULE(CharacterModel, token, place, layers, head)
 };
-// end
 
 mz::Tensor ids_of(const std::string& words) {
     std::vector<std::int64_t> ids(words.begin(), words.end());

@@ -43,7 +43,6 @@ mz::data::Dataset lines(std::int64_t n) {
 int main() {
     mz::manual_seed(9);
     const mz::data::Dataset train = lines(600), test = lines(300);
-    // begin
     Cnn net;
     std::cout << nn::summary(net, train.x[mz::Slice(0, 1)]);
     mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1, .momentum = 0.9});
@@ -65,6 +64,5 @@ int main() {
     const mz::Tensor guess = net(test.x).argmax(1);
     const double accuracy = (guess == test.y).to(mz::float32).mean().item<double>();
     std::cout << 100 * accuracy << " % right, last rate " << optimizer.lr() << '\n';
-    // end
     return accuracy > 0.9 ? 0 : 1;
 }

@@ -20,7 +20,6 @@ int main() {
         const mz::NoGrad plain;
         expected = model(requests);
     }
-    // begin
     std::atomic<int> answered{0}, wrong{0};
     const auto serve = [&](mz::Dtype precision) {
         // Scopes belong to the thread that opens them, so each thread opens its own.
@@ -51,7 +50,6 @@ int main() {
     }
     for (std::thread& thread : threads) thread.join();
     model.load_state_dict(next.state_dict());  // now that nobody reads them
-    // end
     std::cout << answered << " answers, " << wrong << " wrong; the next model's loss " << loss << '\n';
     return answered == 160 && wrong == 0 && loss < 0.1 ? 0 : 1;
 }

@@ -54,7 +54,6 @@ int main(int argc, char** argv) {
         std::istringstream file(made_table());
         table = read_csv(file);
     }
-    // begin
     table = (table - table.mean(0)) / table.std(0);
     table = table.index_select(0, mz::randperm(table.size(0)));  // rows in random order
     const std::int64_t split = table.size(0) * 4 / 5;
@@ -73,6 +72,5 @@ int main(int argc, char** argv) {
     const mz::Tensor error = (net(test_x) - test_y).square().mean();
     const double r2 = 1 - (error / test_y.var({}, {.correction = 0})).item<double>();
     std::cout << "the first rows:\n" << table[mz::Slice(0, 3)] << "\nR2 on the test rows: " << r2 << '\n';
-    // end
     return r2 > 0.9 ? 0 : 1;
 }

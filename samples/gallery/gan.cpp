@@ -23,7 +23,6 @@ nn::Sequential network(std::int64_t in, std::int64_t out) {
 
 int main() {
     mz::manual_seed(4);
-    // begin
     constexpr std::int64_t batch = 128, noise = 4;
     const nn::Sequential generator = network(noise, 2), discriminator = network(2, 1);
     mz::optim::Adam train_generator(generator.parameters(), {.lr = 1e-3, .beta1 = 0.5});
@@ -50,7 +49,6 @@ int main() {
     std::cout << "some points:\n"
               << points[mz::Slice(0, 4)] << "\nmean radius " << radius.mean().item<double>()
               << ", standard deviation " << radius.std().item<double>() << '\n';
-    // end
     const double mean = radius.mean().item<double>();
     return mean > 0.8 && mean < 1.2 ? 0 : 1;
 }

@@ -39,7 +39,6 @@ double error_of(const Adder& net, const Data& data) {
 int main() {
     mz::manual_seed(13);
     const Data test = sums(256, 8);
-    // begin
     Adder net;
     mz::optim::Adam optimizer(net.parameters(), {.lr = 1e-2});
     mz::optim::AveragedModel averages(net, {.average = mz::optim::ema_average(0.98)});
@@ -55,6 +54,5 @@ int main() {
     averages.copy_to(averaged);
     std::cout << "mean squared error " << error_of(net, test) << ", with averaged weights "
               << error_of(averaged, test) << '\n';
-    // end
     return error_of(averaged, test) < 0.03 ? 0 : 1;  // guessing the mean gives 0.17
 }

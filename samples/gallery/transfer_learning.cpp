@@ -65,7 +65,6 @@ int main() {
     mz::optim::Adam pretraining(pretrained.parameters(), {.lr = 3e-3});
     std::cout << "first task: " << train(pretrained, pretraining, large, large_test, 60) << '\n';
 
-    // begin
     nn::Sequential own_body = nn::clone(body);  // weights of its own: the first model stays as it is
     nn::Sequential model{own_body, nn::Linear(32, 2)};
     own_body.freeze();
@@ -78,7 +77,6 @@ int main() {
     mz::optim::Adam all({{.params = own_body.parameters(), .options = {.lr = 1e-4}},
                          {.params = model[1].parameters(), .options = {.lr = 1e-3}}});
     const double tuned = train(model, all, small, small_test, 30);
-    // end
     std::cout << "second task: head alone " << frozen << ", then all " << tuned << '\n';
     return frozen > 0.7 && tuned >= frozen - 0.02 && accuracy(pretrained, large_test) > 0.8 ? 0 : 1;
 }
