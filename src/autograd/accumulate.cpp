@@ -31,7 +31,7 @@ void Engine::deliver(const Tensor& leaf, Tensor gradient, ScaleState scaled) {
         }
         return;
     }
-    if (watch_) watch_->delivering(leaf);
+    if (listener_) listener_->delivering(leaf);
     if (!leaf_hooks(leaf)) {
         accumulate(leaf, std::move(gradient), scaled);
         return;

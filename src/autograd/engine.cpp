@@ -110,17 +110,19 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
     try {
         propagate(outputs, grad_outputs);
     } catch (const std::exception& error) {
-        if (watch_) watch_->abandon(error.what());
+        if (listener_) listener_->failed(error.what());
         throw;
     }
 }
 
 void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
-    const bool observed = BackwardObserver::any() && !targets_ && current == nullptr;
+    MakeBackwardListener* const make =
+        targets_ || current != nullptr ? nullptr : make_backward_listener.load(std::memory_order_relaxed);
     RunScope scope(this);
     if (targets_ && !parent_) targets_->find_paths(outputs);
     const auto go = [&] {
-        if (observed) notify_begin(outputs, grad_outputs);
+        if (make != nullptr && (listener_ = make(outputs, create_graph_)))
+            notify_begin(outputs, grad_outputs);
         for (std::size_t i = 0; i < outputs.size(); ++i) {
             Tensor gradient = root_gradient(outputs[i], grad_outputs, i);
             send(edge_of(outputs[i]), std::move(gradient));
@@ -129,7 +131,7 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
         while (!queue_.empty()) visit_newest();
         deliver_hooked();
         if (targets_ && !parent_) targets_->run_leaf_hooks();
-        if (watch_) watch_->end();
+        if (listener_) listener_->end();
     };
     if (create_graph_) {
         EnableGrad scope_recording;
@@ -140,21 +142,20 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
     }
 }
 
-// Errors of the root gradients are thrown before observers are notified: observers on other machines might
-// wait for the end of this backward pass.
+// Errors of the root gradients are thrown before the listener is notified: those on other machines might wait
+// for the end of this backward pass.
 void Engine::notify_begin(const Tensors& outputs, const Tensors& grad_outputs) {
     for (std::size_t i = 0; i < outputs.size(); ++i)
         static_cast<void>(root_gradient(outputs[i], grad_outputs, i));
-    watch_ = std::make_unique<BackwardWatch>(outputs, create_graph_);
-    watch_->begin();
+    listener_->begin();
 }
 
 void Engine::visit_newest() {
     ReadyQueue::Entry entry = queue_.take_newest();
     scaled_ = entry.scaled;
-    if (watch_) watch_->visiting(*entry.node);
+    if (listener_) listener_->visiting(*entry.node);
     visit(*entry.node, entry.gradients);
-    if (watch_) watch_->next(queue_.newest());
+    if (listener_) listener_->visited(queue_.newest());
     entry.gradients.clear();
     entry.node = {};
     queue_.recycle(std::move(entry.gradients));

@@ -14,7 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "autograd/observer.h"
+#include "autograd/backward_listener.h"
 #include "autograd/op.h"
 #include "core/scale_state.h"
 
@@ -144,8 +144,8 @@ private:
     Engine* parent_;
     ScaleState scaled_;  // scale state of the gradients of the node that is being visited
     ReadyQueue queue_;
-    std::vector<HookedLeaf> hooked_;        // leaves with hooks, which run on the total
-    std::unique_ptr<BackwardWatch> watch_;  // only with observers
+    std::vector<HookedLeaf> hooked_;              // leaves with hooks, which run on the total
+    std::unique_ptr<BackwardListener> listener_;  // or null
 };
 
 // The engine that runs on this thread; null outside of a backward pass.

@@ -20,7 +20,7 @@ using Hooks = std::vector<Hook>;
 // Runs the hooks of one tensor over its gradient.
 Tensor run_hooks(const Hooks& hooks, std::uint32_t output, Tensor gradient);
 // The hooks of a leaf, or null.
-Hooks* leaf_hooks(const Tensor& leaf);
+MEZZO_INTERNAL Hooks* leaf_hooks(const Tensor& leaf);
 
 // Replaces an op's vjp for one node.
 struct NodeFunction {
@@ -45,7 +45,7 @@ inline bool is_opaque(const Node& node) {
 // A tensor with the elements of `value` whose history is a new identity node with the given edge, so that its
 // gradient can be requested apart from all others. The gradient is passed on in edge_dtype.
 Tensor reattach(const Tensor& value, const Edge& edge, Dtype edge_dtype);
-Edge edge_of(const Tensor& x);
+MEZZO_INTERNAL Edge edge_of(const Tensor& x);
 
 // Runs an op's decomposition on the values. 16-bit values are converted to float32 first, because kernels
 // compute with them in float32, too.

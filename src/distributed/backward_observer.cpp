@@ -1,14 +1,23 @@
-#include "autograd/observer.h"
+#include "distributed/backward_observer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "autograd/extra.h"
+#include "core/grad_meta.h"
 
-namespace mezzo {
+namespace mezzo::distributed {
 
 namespace {
+
+std::atomic<int> observers_alive{0};
+
+std::unique_ptr<BackwardListener> make_tracker(const Tensors& outputs, bool create_graph) {
+    if (observers_alive.load(std::memory_order_relaxed) == 0) return nullptr;
+    return std::make_unique<ReadinessTracker>(outputs, create_graph);
+}
 
 constexpr std::size_t none = ~std::size_t(0);
 
@@ -21,13 +30,20 @@ BackwardObserver& as_observer(const Ref<GradientHook>& hook) { return static_cas
 
 }  // namespace
 
-BackwardWatch::BackwardWatch(const Tensors& outputs, bool create_graph) : create_graph_(create_graph) {
+BackwardObserver::BackwardObserver() {
+    observers_alive.fetch_add(1, std::memory_order_relaxed);
+    make_backward_listener.store(make_tracker, std::memory_order_relaxed);
+}
+
+BackwardObserver::~BackwardObserver() { observers_alive.fetch_sub(1, std::memory_order_relaxed); }
+
+ReadinessTracker::ReadinessTracker(const Tensors& outputs, bool create_graph) : create_graph_(create_graph) {
     walk(outputs);
 }
 
 // Walks over every node that can get a gradient. A leaf is ready after the oldest node with an edge to it; a
 // leaf with hooks at the end, because the engine runs the hooks on the total.
-void BackwardWatch::walk(const Tensors& outputs) {
+void ReadinessTracker::walk(const Tensors& outputs) {
     std::unordered_set<const Node*> seen;
     std::unordered_map<const TensorImpl*, std::size_t> known;  // its event
     std::vector<const Node*> stack;
@@ -63,24 +79,25 @@ void BackwardWatch::walk(const Tensors& outputs) {
     });
 }
 
-void BackwardWatch::add_observer(BackwardObserver* observer) {
+void ReadinessTracker::add_observer(BackwardObserver* observer) {
     const Ref<GradientHook> hook(observer);
     if (std::find(observers_.begin(), observers_.end(), hook) == observers_.end()) observers_.push_back(hook);
 }
 
-std::size_t BackwardWatch::number_of(std::uint64_t sequence) const {
+std::size_t ReadinessTracker::number_of(std::uint64_t sequence) const {
     return std::size_t(std::lower_bound(opaque_.begin(), opaque_.end(), sequence, std::greater<>()) -
                        opaque_.begin());
 }
 
-void BackwardWatch::sort_observers(std::size_t from) {
+void ReadinessTracker::sort_observers(std::size_t from) {
     std::stable_sort(observers_.begin() + std::ptrdiff_t(from), observers_.end(),
                      [](const Ref<GradientHook>& a, const Ref<GradientHook>& b) {
                          return as_observer(a).number() < as_observer(b).number();
                      });
 }
 
-void BackwardWatch::begin() {
+void ReadinessTracker::begin() {
+    begun_ = true;
     sort_observers(0);
     planned_ = observers_.size();
     for (const Ref<GradientHook>& hook : observers_) {
@@ -91,15 +108,15 @@ void BackwardWatch::begin() {
     }
 }
 
-void BackwardWatch::visiting(const Node& node) {
+void ReadinessTracker::visiting(const Node& node) {
     if (opaque_.empty() || !is_opaque(node)) return;
     running_ = number_of(node.sequence);
     for (const Ref<GradientHook>& hook : observers_) as_observer(hook).opaque_begins(running_);
 }
 
-void BackwardWatch::next(std::uint64_t sequence) {
+void ReadinessTracker::visited(std::uint64_t next) {
     running_ = none;
-    for (; passed_ < events_.size() && events_[passed_].sequence > sequence; ++passed_) {
+    for (; passed_ < events_.size() && events_[passed_].sequence > next; ++passed_) {
         const Event& event = events_[passed_];
         if (event.observer != nullptr) {
             event.observer->finished(event.place);
@@ -111,7 +128,7 @@ void BackwardWatch::next(std::uint64_t sequence) {
 }
 
 // Only an opaque node delivers to a leaf that the walk has not found.
-void BackwardWatch::delivering(const Tensor& leaf) {
+void ReadinessTracker::delivering(const Tensor& leaf) {
     BackwardObserver* const observer = opaque_.empty() ? nullptr : observer_of(leaf);
     if (observer == nullptr) return;
     const std::size_t before = observers_.size();
@@ -123,20 +140,20 @@ void BackwardWatch::delivering(const Tensor& leaf) {
     if (running_ != none) observer->opaque_begins(running_);
 }
 
-void BackwardWatch::end() {
-    next(0);
+void ReadinessTracker::end() {
+    visited(0);
     for (; passed_ < events_.size(); ++passed_) events_[passed_].observer->finished(events_[passed_].place);
     sort_observers(planned_);
     for (const Ref<GradientHook>& hook : observers_) as_observer(hook).end();
     over_ = true;
 }
 
-void BackwardWatch::abandon(std::string_view words) noexcept {
-    if (over_) return;
+void ReadinessTracker::failed(std::string_view message) noexcept {
+    if (!begun_ || over_) return;
     over_ = true;
-    for (const Ref<GradientHook>& hook : observers_) as_observer(hook).abandon(words);
+    for (const Ref<GradientHook>& hook : observers_) as_observer(hook).abandon(message);
 }
 
-BackwardWatch::~BackwardWatch() { abandon(""); }
+ReadinessTracker::~ReadinessTracker() { failed(""); }
 
-}  // namespace mezzo
+}  // namespace mezzo::distributed

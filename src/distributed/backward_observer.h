@@ -1,19 +1,19 @@
 // Observer of backward passes. It gets the order in which the gradients of its leaves become ready, before
-// the first of them does, and then a call when each is ready. Without observers a backward pass does none of
-// this.
+// the first of them does, and then a call when each is ready. Without observers a backward pass has no
+// listener.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
 
+#include "autograd/backward_listener.h"
 #include "autograd/op.h"
 #include "core/gradient_hook.h"
-#include "core/internal.h"
+#include "mezzo/tensor.h"
 
-namespace mezzo {
+namespace mezzo::distributed {
 
 // Argument of BackwardObserver::begin().
 struct BackwardPlan {
@@ -34,8 +34,8 @@ struct BackwardPlan {
 // passes inside of a running one, and autograd::grad(), are not observed.
 class BackwardObserver : public GradientHook {
 public:
-    BackwardObserver() { alive.fetch_add(1, std::memory_order_relaxed); }
-    ~BackwardObserver() override { alive.fetch_sub(1, std::memory_order_relaxed); }
+    BackwardObserver();
+    ~BackwardObserver() override;
 
     // begin() and end() are called in ascending order of number(); end() of observers that only opaque nodes
     // have reached comes last.
@@ -54,33 +54,25 @@ public:
     virtual void end() = 0;
     // The backward has thrown. `words` is the message of the exception; empty if it is unknown.
     virtual void abandon(std::string_view words) noexcept = 0;
-
-    static bool any() { return alive.load(std::memory_order_relaxed) != 0; }
-
-private:
-    MEZZO_INTERNAL static constinit inline std::atomic<int> alive{0};
 };
 
-// Notifies the observers of one backward.
-class BackwardWatch {
+// Notifies the observers of one backward pass.
+class ReadinessTracker final : public BackwardListener {
 public:
     // outputs: where the gradients start.
-    BackwardWatch(const Tensors& outputs, bool create_graph);
-    ~BackwardWatch();
-    BackwardWatch(const BackwardWatch&) = delete;
-    BackwardWatch& operator=(const BackwardWatch&) = delete;
+    ReadinessTracker(const Tensors& outputs, bool create_graph);
+    // If the pass has begun and neither end() nor failed() has been called, notifies the observers of an
+    // error without a message.
+    ~ReadinessTracker() override;
+    ReadinessTracker(const ReadinessTracker&) = delete;
+    ReadinessTracker& operator=(const ReadinessTracker&) = delete;
 
-    // Notifies the observers that the backward begins.
-    void begin();
-    void visiting(const Node& node);
-    // The next node that will be visited has this sequence number; 0: there is none.
-    void next(std::uint64_t sequence);
-    // A gradient is going to be added to the leaf.
-    void delivering(const Tensor& leaf);
-    void end();
-    // Notifies the observers that the backward has thrown, with the message of the exception. If neither
-    // end() nor abandon() has been called, the destructor notifies them without a message.
-    void abandon(std::string_view words) noexcept;
+    void begin() override;
+    void visiting(const Node& node) override;
+    void visited(std::uint64_t next) override;
+    void delivering(const Tensor& leaf) override;
+    void end() override;
+    void failed(std::string_view message) noexcept override;
 
 private:
     // A leaf becomes ready, or an opaque node is finished, when every node with at least `sequence` has been
@@ -96,7 +88,7 @@ private:
     void sort_observers(std::size_t from);
     std::size_t number_of(std::uint64_t sequence) const;  // of an opaque node
 
-    bool create_graph_, over_ = false;
+    bool create_graph_, begun_ = false, over_ = false;
     std::vector<Event> events_;          // by falling sequence
     std::vector<std::uint64_t> opaque_;  // sequences of opaque nodes, falling
     std::size_t planned_ = 0;            // observers that edges of the graph reach
@@ -104,4 +96,4 @@ private:
     std::vector<Ref<GradientHook>> observers_;  // all are BackwardObservers
 };
 
-}  // namespace mezzo
+}  // namespace mezzo::distributed

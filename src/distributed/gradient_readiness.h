@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "autograd/observer.h"
+#include "distributed/backward_observer.h"
 
 namespace mezzo::distributed {
 

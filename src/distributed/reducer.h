@@ -7,8 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "autograd/observer.h"
 #include "capture/capture_consensus.h"
+#include "core/gradient_slot.h"
+#include "distributed/backward_observer.h"
 #include "distributed/bucket.h"
 #include "distributed/gradient_readiness.h"
 #include "distributed/group_impl.h"
