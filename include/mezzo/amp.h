@@ -1,4 +1,10 @@
 // Mixed precision: the Autocast scope, the GradScaler, and presets in the style of NVIDIA Apex.
+//
+//   amp::Handle handle = amp::initialize(net, optimizer, {.opt_level = "O2"});
+//   loss = cross_entropy(handle.forward(net, x), labels);
+//   handle.scale_loss(loss, optimizer, [](const Tensor& scaled) { scaled.backward(); });
+//   optimizer.step();
+//   optimizer.zero_grad();
 #pragma once
 
 #include <cstdint>

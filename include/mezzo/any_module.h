@@ -1,4 +1,8 @@
 // AnyModule: type-erased handle to a module, the element of Sequential, ModuleList and ModuleDict.
+//
+//   const nn::AnyModule layer(nn::Linear(784, 10));
+//   y = layer(x);
+//   nn::init::zeros_(layer.as<nn::Linear>().bias);
 #pragma once
 
 #include <string>

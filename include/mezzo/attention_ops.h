@@ -1,5 +1,9 @@
 // Ops for self-attention without copies: merged linear projections, attention that reads query, key and value
 // from their one result, and rotary position embedding. Errors are those of ops.h.
+//
+//   const nn::Linear q(512, 512), k(512, 512), v(512, 512);
+//   const Tensor qkv = merged_linear(x, {q.weight, k.weight, v.weight});  // x [32, 128, 512]
+//   y = packed_attention(qkv.reshape({32, 128, 3, 8, 64}), {.causal = true});  // 8 heads of 64
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,10 @@
 // The Autocast scope: runs matrix products in 16 bit, and ops that need range or accuracy in float32.
+//
+//   {
+//       const amp::Autocast scope;
+//       loss = cross_entropy(net(x), labels);
+//   }
+//   loss.backward();  // outside: each gradient runs in the dtype of its op
 #pragma once
 
 #include <optional>
@@ -29,12 +35,6 @@ std::ostream& operator<<(std::ostream& out, const AutocastOptions& options);  //
 // and all others in the dtypes of their inputs. The list is in docs/guide/numerics.md. Parameters
 // stay float32.
 //
-//   {
-//       const amp::Autocast scope({.dtype = bfloat16});
-//       loss = cross_entropy(net(x), y);
-//   }
-//   loss.backward();  // outside: each gradient runs in the dtype of its op
-//
 // With float16, amp::GradScaler keeps small gradients from becoming 0. Scopes nest, and end also when an
 // exception leaves them. New threads start with autocast off. Weights that an optimizer updates are not cast
 // after its first step: the optimizer writes a 16-bit copy of them with each step. float64 inputs are never
@@ -58,8 +58,8 @@ private:
 
 // Casts of one op by autocast on this thread since the last clear, while the report was on.
 struct AutocastReportLine {
-    std::string op;            // its name
-    std::string policy;        // "low", "fp32", "fp32_out", "promote", "keep"
+    std::string op;      // its name
+    std::string policy;  // "low", "fp32", "fp32_out", "promote", "keep"
     // Dtype in which the op computed: of the inputs that its kernel read; float32 for 16-bit inputs of an op
     // without a kernel on the device, which runs as other ops.
     Dtype computed = float32;

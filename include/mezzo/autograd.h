@@ -1,4 +1,10 @@
 // Automatic differentiation: grad(), scopes, hooks, checkpointing and user-defined functions.
+//
+//   const Tensor slope = autograd::grad({loss}, {weight})[0];  // d loss / d weight; grad() is unchanged
+//   {
+//       const NoGrad no_grad;
+//       y = net(x);  // records no history
+//   }
 #pragma once
 
 #include "mezzo/callback.h"

@@ -1,4 +1,9 @@
 // AveragedModel: averages of a model's weights over training steps (SWA and EMA).
+//
+//   optim::AveragedModel average(net, {.average = optim::ema_average(0.999)});
+//   optimizer.step();
+//   average.update_parameters(net);  // after each step
+//   average.copy_to(net);            // after the last one
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,9 @@
 // Captures whole training steps as CUDA graphs: one launch per step instead of hundreds.
+//
+//   cuda::CapturedStep step([](const Tensors& batch) {
+//       return Tensors{train(batch[0], batch[1])};  // forward, backward, optimizer.step(), zero_grad()
+//   });
+//   loss = step({x, labels})[0];
 #pragma once
 
 #include <cstddef>

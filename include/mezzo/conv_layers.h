@@ -1,6 +1,9 @@
 // Convolutions as layers, with PyTorch's names, defaults and initial values: weight and bias start as
 // U(-1/sqrt(fan_in), 1/sqrt(fan_in)) with fan_in = kernel size * weight.size(-1). Channels are the last
 // dimension, of images and of weights; state_dict() shows the weights in PyTorch's order.
+//
+//   const nn::Conv2d conv(3, 64, 7, {.stride = 2, .padding = 3});
+//   y = conv(x);  // [32, 224, 224, 3] -> [32, 112, 112, 64]
 #pragma once
 
 #include <cstdint>

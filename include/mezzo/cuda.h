@@ -1,4 +1,9 @@
 // Settings of the CUDA backend. Everything here may be called in a build without CUDA, too.
+//
+//   cuda::load_gemm_plans("plans.json");  // of an earlier run
+//   cuda::set_gemm_options({.autotune = true});
+//   loss = train(x, labels);
+//   cuda::save_gemm_plans("plans.json");
 #pragma once
 
 #include <cstddef>

@@ -2,6 +2,12 @@
 // defines the update of one parameter. The base class provides parameter groups, learning rates and
 // schedules, state_dict(), master weights, GradScaler with steps that are skipped on the device, clipping and
 // captured steps.
+//
+//   struct Descent : optim::CustomOptimizer {
+//       explicit Descent(const Tensors& params)
+//           : CustomOptimizer({.name = "Descent", .options = {{"lr", 0.1}}}, {{.params = params}}) {}
+//       void update(optim::ParameterUpdate& p) override { p.value = p.value - p.lr * p.grad; }
+//   };
 #pragma once
 
 #include <string>

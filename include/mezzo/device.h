@@ -1,4 +1,10 @@
 // Devices, their memory statistics, threads and the seed of random numbers.
+//
+//   const Device device = best_device();  // CUDA if there is one, else the CPU
+//   manual_seed(1);
+//   net.to(device);
+//   y = net(x.to(device));
+//   const std::size_t peak = memory_stats(device).max_allocated;
 #pragma once
 
 #include <cstddef>

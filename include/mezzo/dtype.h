@@ -1,5 +1,9 @@
 // Element types: the dtypes and their properties, the 16-bit storage types, type promotion, and Scalar, the
 // type of numbers next to tensors.
+//
+//   const Dtype wider = promote(float16, bfloat16);  // float32
+//   const double largest = dtype_info(float16).max;  // 65504
+//   y = x.to(bfloat16);
 #pragma once
 
 #include <bit>

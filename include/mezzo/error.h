@@ -1,5 +1,11 @@
 // Error, the exception type of the library, and check(). Order of a message: the op, the offending values, a
 // hint.
+//
+//   try {
+//       y = net(x);
+//   } catch (const Error& error) {
+//       if (error.kind() == ErrorKind::shape) std::cerr << "wrong input: " << error.what() << '\n';
+//   }
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,10 @@
 // EvalMode: scope for an evaluation during training.
+//
+//   {
+//       const nn::EvalMode scope(net);  // no dropout
+//       const NoGrad no_grad;
+//       y = net(x);
+//   }
 #pragma once
 
 #include <utility>

@@ -1,4 +1,7 @@
 // Setting for an optimized kernel: off, on, or automatic (checked once on this device).
+//
+//   set_flash_attention(FastPath::off);
+//   cuda::set_gemm_options({.fuse_layers = true});  // without a self-check
 #pragma once
 
 #include "mezzo/cpp20.h"

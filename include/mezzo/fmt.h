@@ -1,5 +1,8 @@
 // fmt::print("{}\n", x) for tensors, shapes, dtypes, devices and modules. This is the only public header that
 // needs {fmt}; mezzo/mezzo.h does not include it.
+//
+//   fmt::print("{}\n{}, {} on {}\n", x, x.shape(), x.dtype(), x.device());
+//   fmt::print("{}\n", net);
 #pragma once
 
 #include "mezzo/cpp20.h"

@@ -1,5 +1,10 @@
 // The dynamic loss scaler: multiplies the loss so that 16-bit gradients stay in range, and skips steps that
 // overflowed.
+//
+//   optimizer.zero_grad();
+//   scaler.scale(loss).backward();
+//   scaler.step(optimizer);  // skipped if a gradient is inf or NaN
+//   scaler.update();
 #pragma once
 
 #include <cstdint>

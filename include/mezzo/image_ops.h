@@ -2,6 +2,10 @@
 // Images are channels last: [batch, height, width, channels]; a batch of signals is [batch, length,
 // channels]. An image in PyTorch's order [batch, channels, height, width] becomes one by x.permute({0, 2, 3,
 // 1}). Errors are those of ops.h.
+//
+//   y = conv2d(x, weight, bias, {.padding = 1});
+//   y = max_pool2d(relu(y), {.kernel_size = 2});
+//   y = interpolate(y, {224, 224}, {.mode = InterpolateMode::bilinear});
 #pragma once
 
 #include <cstdint>

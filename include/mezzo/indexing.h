@@ -1,4 +1,8 @@
 // Indices of x[{...}]: integers, Slice, ellipsis, newaxis.
+//
+//   y = x[{ellipsis, -1}];              // x[..., -1] in Python
+//   y = x[{Slice(0, 10, 2), newaxis}];  // x[0:10:2, None]
+//   x[{0, Slice(2)}].fill_(0);          // x[0, 2:] = 0
 #pragma once
 
 #include <concepts>

@@ -2,6 +2,10 @@
 // recording history, with random numbers from the stream of manual_seed(), and returns it. All throw
 // Error(value) for an undefined tensor and Error(dtype) for one that is not floating. A tensor without
 // elements is not changed.
+//
+//   nn::Linear layer(784, 128);
+//   nn::init::kaiming_normal_(layer.weight, {.nonlinearity = nn::init::Nonlinearity::relu});
+//   nn::init::zeros_(layer.bias);
 #pragma once
 
 #include <cstdint>

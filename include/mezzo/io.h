@@ -1,4 +1,9 @@
 // Files: safetensors, checkpoints of a training, and loading of weights under other names.
+//
+//   io::save_safetensors("net.safetensors", net.state_dict());
+//   net.load_state_dict(io::load_state_dict_file("net.safetensors"));
+//   io::save_checkpoint("run.ckpt", {.model = net.state_dict(), .optimizer = optimizer.state_dict()});
+//   optimizer.load_state_dict(io::load_checkpoint("run.ckpt").optimizer);
 #pragma once
 
 #include <cstdint>

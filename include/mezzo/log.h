@@ -1,4 +1,7 @@
 // Log sink for warnings. The library writes nothing to stdout or stderr.
+//
+//   set_log_sink([](std::string_view line) { std::cerr << line << '\n'; });
+//   set_log_sink(nullptr);  // drops messages again
 #pragma once
 
 #include "mezzo/cpp20.h"

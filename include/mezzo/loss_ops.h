@@ -1,6 +1,9 @@
 // Further loss functions. All are floating, computed in float32 at least, and have float32 results under
 // autocast; inputs broadcast. Reduction::none gives the values per element, or per row where rows are
 // compared.
+//
+//   loss = huber_loss(net(x), y, {.delta = 0.5});
+//   loss = kl_div(log_softmax(net(x)), y, {.batch_mean = true});
 #pragma once
 
 #include "mezzo/ops.h"

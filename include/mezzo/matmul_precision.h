@@ -1,4 +1,7 @@
 // Accuracy of products of float32 matrices.
+//
+//   set_float32_matmul_precision(Float32MatmulPrecision::high);
+//   y = matmul(x, weight);  // TF32 on CUDA
 #pragma once
 
 #include "mezzo/cpp20.h"

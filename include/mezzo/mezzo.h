@@ -1,6 +1,9 @@
 // The core library: tensors, operations, layers, optimizers, autocast, the loss scaler and safetensors files.
 // The components have headers of their own, <mezzo/data/…>, <mezzo/train/…>; mezzo/everything.h has all of
 // them.
+//
+//   #include <mezzo/mezzo.h>
+//   const mezzo::Tensor x = mezzo::randn({64, 32}), y = x.sin();
 #pragma once
 
 #include "mezzo/amp.h"

@@ -1,5 +1,11 @@
 // Module, the base class of layers and models. MEZZO_MODULE lists a module's fields; from that list the base
 // class implements parameters(), state_dict(), to() and printing.
+//
+//   struct Net : nn::Module {
+//       nn::Linear hidden{784, 128}, head{128, 10};
+//       Tensor operator()(const Tensor& x) const { return head(relu(hidden(x))); }
+//       MEZZO_MODULE(Net, hidden, head)
+//   };
 #pragma once
 
 #include <cstdint>

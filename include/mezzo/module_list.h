@@ -1,5 +1,11 @@
 // ModuleList and ModuleDict: modules of different types in a list, or by name, for a module that calls them
 // in its own operator(). For modules of one type a field of type std::vector is enough.
+//
+//   nn::ModuleList layers(nn::Linear(784, 128), nn::Tanh(), nn::Linear(128, 10));
+//   for (const nn::AnyModule& layer : layers) x = layer(x);
+//   nn::ModuleDict heads;
+//   heads.insert("sentiment", nn::Linear(10, 2));
+//   y = heads["sentiment"](x);
 #pragma once
 
 #include <string>
@@ -13,8 +19,8 @@
 
 namespace mezzo::nn {
 
-// A list of modules: for (const nn::AnyModule& layer : layers) x = layer(x). A handle: copies share the
-// modules, their parameters and their training flags. The modules' names are "0", "1", ...
+// A list of modules. A handle: copies share the modules, their parameters and their training flags. The
+// modules' names are "0", "1", ...
 class ModuleList : public Module {
 public:
     ModuleList() = default;
@@ -43,7 +49,7 @@ private:
     std::vector<AnyModule> modules_;
 };
 
-// Modules by name, in the order of insertion: heads["segment"](x). A handle, as ModuleList.
+// Modules by name, in the order of insertion. A handle, as ModuleList.
 class ModuleDict : public Module {
 public:
     // Throws Error(value) for a name that is empty, contains a dot or is used already.

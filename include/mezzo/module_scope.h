@@ -1,5 +1,10 @@
 // ModuleScope: marks the running module, for reports that name ops by the path of their module
 // (mezzo/insight/insight.h).
+//
+//   {
+//       const nn::ModuleScope here(net);  // (*this) in a module's operator()
+//       y = relu(x);                      // an op of net in reports
+//   }
 #pragma once
 
 #include "mezzo/cpp20.h"

@@ -1,4 +1,9 @@
 // Layers, activations, losses, Sequential and gradient clipping, as modules in the style of torch.nn.
+//
+//   nn::Sequential net(nn::Linear(784, 128), nn::ReLU(), nn::Dropout(0.1), nn::Linear(128, 10));
+//   loss = cross_entropy(net(x), labels);
+//   loss.backward();
+//   nn::clip_grad_norm_(net.parameters(), 1.0);
 #pragma once
 
 #include <cstdint>

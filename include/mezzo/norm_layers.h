@@ -1,5 +1,9 @@
 // Batch and group normalisation as layers, with PyTorch's names, defaults and initial values. Channels are
 // the last dimension.
+//
+//   const nn::BatchNorm2d norm(64);
+//   y = norm(x);  // x [32, 56, 56, 64]
+//   y = norm(x, {.relu = true, .residual = y});
 #pragma once
 
 #include <cstdint>

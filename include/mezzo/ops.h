@@ -1,5 +1,11 @@
 // Functions on tensors, by family. All except those that return booleans or indices are differentiable.
-// Shapes follow PyTorch. All functions throw
+// Shapes follow PyTorch.
+//
+//   y = softmax(matmul(x, weight) + bias, -1);
+//   y = where(x > 0, x, 0.1 * x);
+//   loss = cross_entropy(net(x), labels, {.label_smoothing = 0.1});
+//
+// All functions throw
 //  - Error(value) for an undefined tensor that may not be undefined, and for scalars and options out of
 //    range;
 //  - Error(shape) for shapes that do not fit or broadcast, and dimensions that do not exist;

@@ -1,4 +1,9 @@
 // Optimizers with parameter groups: SGD, Adam, AdamW, RMSprop, Adagrad, NAdam, Lion.
+//
+//   optim::AdamW optimizer(net.parameters(), {.lr = 1e-3, .weight_decay = 0.01});
+//   optimizer.zero_grad();
+//   loss.backward();
+//   optimizer.step();
 #pragma once
 
 #include <cstdint>
@@ -112,7 +117,7 @@ std::ostream& operator<<(std::ostream& out, const Optimizer& optimizer);  // opt
 MEZZO_OPTIMIZER_CLASS(SGD)
 // Adam with weight decay that is added to the gradient; see AdamOptions.
 MEZZO_OPTIMIZER_CLASS(Adam)
-// Adam with decoupled weight decay; see AdamWOptions. optim::AdamW(net.parameters(), {.lr = 1e-3}).
+// Adam with decoupled weight decay; see AdamWOptions.
 MEZZO_OPTIMIZER_CLASS(AdamW)
 // RMSprop, with momentum and centering if wanted; see RMSpropOptions.
 MEZZO_OPTIMIZER_CLASS(RMSprop)

@@ -1,5 +1,9 @@
 // The options of the optimizers whose update is one kernel, and the list of these optimizers. Every option
 // must be finite, and >= 0 unless stated otherwise.
+//
+//   const optim::AdamWOptions slow{.lr = 1e-5, .beta2 = 0.98};
+//   optim::AdamW adam(net.parameters(), slow);
+//   optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9, .nesterov = true});
 #pragma once
 
 #include "mezzo/cpp20.h"

@@ -1,5 +1,9 @@
 // Element-wise functions of several tensors, isnan() and isinf(). Inputs broadcast and are promoted as in a +
 // b.
+//
+//   y = lerp(x, y, 0.25);  // x + 0.25 (y - x)
+//   y = swiglu(matmul(x, weight));
+//   y = where(isnan(y), 0, y);
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,9 @@
 // Pooling, resizing and padding as layers, with PyTorch's names and defaults. They have no parameters; each
 // calls the function of its name in image_ops.h, whose shapes and errors are its own.
+//
+//   const nn::MaxPool2d pool({.kernel_size = 3, .stride = 2, .padding = 1});
+//   const nn::AdaptiveAvgPool2d mean(1);
+//   y = mean(pool(x)).flatten(1);  // [32, 112, 112, 64] -> [32, 64]
 #pragma once
 
 #include <cstdint>
@@ -12,7 +16,7 @@
 
 namespace mezzo::nn {
 
-// nn::MaxPool2d({.kernel_size = 3, .stride = 2, .padding = 1})
+// Pooling over windows, with the options of the function.
 #define MEZZO_POOL(Class, function, Options)                                                    \
     class Class : public Module {                                                               \
     public:                                                                                     \
@@ -29,7 +33,7 @@ MEZZO_POOL(MaxPool1d, max_pool1d, MaxPool1dOptions)
 MEZZO_POOL(AvgPool1d, avg_pool1d, AvgPool1dOptions)
 #undef MEZZO_POOL
 
-// nn::AdaptiveAvgPool2d(1), nn::AdaptiveAvgPool2d({5, 7})
+// Pooling to a size: nn::AdaptiveAvgPool2d(1), nn::AdaptiveAvgPool2d({5, 7}).
 #define MEZZO_POOL(Class, function, Size)                                                           \
     class Class : public Module {                                                                   \
     public:                                                                                         \

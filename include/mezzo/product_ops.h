@@ -1,6 +1,10 @@
 // Products of vectors and matrices, similarities and distances. Dtypes and arithmetic of products are those
 // of matmul(). Similarities, distances and normalize() are computed in float32 at least; under autocast their
 // results are float32.
+//
+//   y = einsum("bij,bjk->bik", {x, y});
+//   y = addmm(bias, x, weight);  // bias + x weight
+//   y = cosine_similarity(x, y, -1);
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,9 @@
 // RecordFunction: names parts of a program in the tables and traces of profilers (mezzo/insight/profiler.h).
+//
+//   {
+//       const insight::RecordFunction range("augment");
+//       x = flip(x, 2);
+//   }
 #pragma once
 
 #include <string_view>

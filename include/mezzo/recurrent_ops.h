@@ -1,5 +1,9 @@
 // recurrent(): one direction of a recurrent layer as an op, over all steps of its sequences. The layers are
 // in rnn.h.
+//
+//   const nn::LSTMCell cell(64, 128);
+//   const Tensor gates = linear(x, cell.weight_ih, cell.bias_ih + cell.bias_hh);  // x [time, batch, 64]
+//   y = recurrent(RecurrentCell::lstm, gates, cell.weight_hh).states;             // [time, batch, 128]
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,8 @@
 // Further reductions, and cumulative sums and products. Shapes and errors are those of ops.h.
+//
+//   const auto [variance, mean] = var_mean(x, -1, {.keepdim = true});
+//   y = (x - mean) / sqrt(variance + 1e-5);
+//   const double median = quantile(x, 0.5).item<double>();
 #pragma once
 
 #include <cstdint>

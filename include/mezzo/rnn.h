@@ -1,5 +1,8 @@
 // Recurrent layers and cells, with PyTorch's parameter names, gate order and initial values. T is the number
 // of steps, B the size of the batch.
+//
+//   const nn::LSTM lstm(64, 128, {.num_layers = 2, .batch_first = true});
+//   const auto [output, h, c] = lstm(x);  // x [batch, time, 64], output [batch, time, 128]
 #pragma once
 
 #include <cstdint>

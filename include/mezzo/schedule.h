@@ -1,4 +1,8 @@
 // Learning-rate schedules that count applied steps, and one that follows a metric.
+//
+//   optim::LinearWarmup schedule(optimizer, {.warmup_steps = 100, .total_steps = 10000});
+//   optimizer.step();
+//   schedule.step();  // after each step of the optimizer
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,8 @@
 // Shapes and strides: up to eight dimensions, stored inline.
+//
+//   const Shape shape = {32, 28, 28};
+//   const std::int64_t pixels = shape[1] * shape[2], elements = shape.numel();
+//   y = zeros(shape).reshape({shape[0], pixels});
 #pragma once
 
 #include <concepts>

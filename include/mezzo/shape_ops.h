@@ -1,5 +1,9 @@
 // Splitting, repeating and rearranging of tensors of any dtype. split(), chunk() and unbind() return views,
 // the others copies. All but one_hot(), nonzero() and multinomial() are differentiable.
+//
+//   const Tensors parts = split(x, 8);  // views of 8 rows each
+//   y = one_hot(labels, 10);
+//   y = tril(ones({128, 128}));
 #pragma once
 
 #include <cstdint>

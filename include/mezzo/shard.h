@@ -1,4 +1,8 @@
 // Shards of batches for a training with several ranks, and the position of a training in its data.
+//
+//   const data::Shard shard{.rank = 1, .size = 4};
+//   const auto [first, count, weight] = shard.slice(64);
+//   y = x.slice(0, first, first + count);  // rows 16 to 31
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,9 @@
 // Sorting, the largest elements, and look-ups in sorted tensors. Any dtype but where stated. -0 equals 0, NaN
 // is larger than everything, and equal elements keep their order.
+//
+//   const auto [values, indices] = topk(net(x), 5);
+//   const Tensor order = argsort(x, -1, {.descending = true});
+//   const Unique classes = unique(labels, {.counts = true});
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,8 @@
 // StateDict: named tensors in a fixed order, the state of models, optimizers and scalers.
+//
+//   const StateDict state = net.state_dict();
+//   const Tensor first = state["0.weight"];
+//   for (const auto& [name, tensor] : state) std::cout << name << ' ' << tensor.shape() << '\n';
 #pragma once
 
 #include <string>

@@ -1,4 +1,9 @@
 // Tensor: a cheap handle to shape, strides, dtype and reference-counted storage.
+//
+//   const Tensor a = Tensor::from({1, 2, 3, 4}, {2, 2}), b = randn({2, 2}, {.requires_grad = true});
+//   const Tensor sum = (a * b).sum();
+//   sum.backward();
+//   std::cout << sum.item<double>() << '\n' << b.grad() << '\n';
 #pragma once
 
 #include <cstdint>

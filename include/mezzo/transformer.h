@@ -1,5 +1,8 @@
 // Multi-head attention and the Transformer encoder (Vaswani et al., arXiv 1706.03762), with PyTorch's
 // parameter names and layouts. Batch first: activations are [batch, length, embed_dim].
+//
+//   const nn::TransformerEncoder encoder(512, 8, {.num_layers = 6, .layer = {.norm_first = true}});
+//   y = encoder(x, {.key_mask = mask});  // x [batch, length, 512]; mask [batch, length], false for padding
 #pragma once
 
 #include <cstdint>

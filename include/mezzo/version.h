@@ -1,4 +1,7 @@
 // Version of mezzo: of the headers as macros, of the library as a function.
+//
+//   static_assert(MEZZO_VERSION >= 100);  // 0.1.0
+//   std::cout << version() << '\n';
 #pragma once
 
 #include "mezzo/cpp20.h"

@@ -1,5 +1,10 @@
 // BatchLoader: makes batches of any type from samples of any type. Samples come from a data set with an index
 // or from a stream; a collate function makes a batch of them, on worker threads if wanted.
+//
+//   data::BatchLoader loader(
+//       texts, [](std::vector<data::Encoding> samples) { return data::pad(samples); },
+//       {.batch_size = 32, .shuffle = true, .num_workers = 2});
+//   for (const data::TokenBatch& batch : loader) y = gpt(batch.input_ids);
 #pragma once
 
 #include <algorithm>
@@ -155,9 +160,6 @@ template <class Dataset, class Collate> struct StreamSource final : BatchSource 
 // Makes batches of samples: for (auto& batch : loader) runs one epoch; the next such loop is the next epoch.
 // collate(std::vector<Sample>) makes a batch of any type; it is called from several threads at once.
 // data::prefetch(loader) copies the batches to a device ahead of use.
-//
-//     data::BatchLoader loader(texts, [](std::vector<Text> samples) { return pad(samples); },
-//                              {.num_workers = 2});
 //
 // Batches depend only on the options, the epoch and the position: a run that is resumed by set_position()
 // gets exactly the remaining samples. A stream is read again up to that position. Iterators may outlive the

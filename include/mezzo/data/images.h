@@ -1,4 +1,8 @@
 // Image data: CIFAR-10, PNG and JPEG files, and folders of images.
+//
+//   const data::ImageFolder photos("photos");  // photos/cat/1.jpg, photos/dog/2.png
+//   data::DataLoader loader(photos, {.batch_size = 8, .transforms = {data::RandomResizedCrop{.size = 224}}});
+//   data::write_png("first.png", photos.image(0));
 #pragma once
 
 #include <cstddef>

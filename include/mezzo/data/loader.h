@@ -1,5 +1,10 @@
 // Data sets in memory or made on demand (IDX files, Fashion-MNIST), and DataLoader, which makes batches of
 // them.
+//
+//   data::DataLoader loader(data::fashion_mnist(), {.batch_size = 64, .shuffle = true});
+//   for (const auto& [x, y] : loader) {  // one epoch
+//       loss = cross_entropy(net(x.flatten(1)), y);
+//   }
 #pragma once
 
 #include <concepts>

@@ -1,4 +1,8 @@
 // prefetch(): copies batches to a device while it works on the batch before.
+//
+//   for (const auto& [x, y] : data::prefetch(loader, {.device = best_device()})) {
+//       loss = cross_entropy(net(x), y);
+//   }
 #pragma once
 
 #include <cstddef>

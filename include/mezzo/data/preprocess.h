@@ -1,4 +1,9 @@
 // Preprocessing: train/test splits and scaling of features.
+//
+//   const auto [train, test] = data::train_test_split(data::Dataset{x, labels}, {.test_size = 0.2});
+//   data::StandardScaler features;
+//   features.fit(train.x);
+//   y = net(features.transform(test.x));
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,7 @@
 // Samplers: choose the samples of an epoch and their order.
+//
+//   const data::WeightedRandomSampler rare_often({0.1, 0.1, 0.8}, {.num_samples = 1000});
+//   data::DataLoader loader(data::Dataset{x, labels}, {.batch_size = 64, .sampler = rare_often});
 #pragma once
 
 #include <concepts>

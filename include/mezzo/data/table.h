@@ -1,4 +1,8 @@
 // Readers for text files: CSV and JSON lines as a Table of columns, and plain lines.
+//
+//   const data::Table flowers = data::read_csv("flowers.csv");
+//   x = flowers.numbers({"length", "width"});
+//   labels = flowers.categories("species").codes;
 #pragma once
 
 #include <cstdint>

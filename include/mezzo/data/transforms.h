@@ -1,4 +1,10 @@
 // Data augmentation: transforms of images and batches for a DataLoader. docs/guide/images.md has examples.
+//
+//   data::DataLoader loader(data::cifar10({.directory = "cifar-10"}),
+//                           {.shuffle = true,
+//                            .transforms = {data::RandomCrop{.size = 32, .padding = 4},
+//                                           data::RandomHorizontalFlip{}},
+//                            .batch_transforms = {data::MixUp{.num_classes = 10}}});
 #pragma once
 
 #include <concepts>

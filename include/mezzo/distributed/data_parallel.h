@@ -1,5 +1,10 @@
 // Data-parallel training: each rank computes the gradients of its own part of the batch, the ranks average
 // them, and every rank applies the mean.
+//
+//   distributed::DataParallel parallel(net, group);
+//   distributed::shard(optimizer, parallel);  // ZeRO stage 1, if wanted
+//   loss.backward();                          // reduces the first buckets while it runs
+//   optimizer.step();                         // waits for all of them
 #pragma once
 
 #include <cstdint>
@@ -50,11 +55,6 @@ struct DataParallelOptions {
 
 // Averages the gradients of a module's parameters over the ranks of a group, for as long as the object lives.
 // The module is not wrapped: it is called, listed and saved as without DataParallel.
-//
-//     distributed::DataParallel parallel(net, group);
-//     ...
-//     loss.backward();     // buckets leave while it runs
-//     optimizer.step();    // waits for them
 //
 // Every reader of a gradient waits for its reduction: grad(), optimizers, GradScaler, clip_grad_norm_().
 // Therefore all ranks see the same gradients, bit for bit, and skip the same steps. The ranks exchange
@@ -134,10 +134,6 @@ private:
 // updates only those; step() then all-gathers the parameters. Results have the same bits as without sharding.
 // Gradients stay averaged and whole on every rank, so grad(), clipping, GradScaler and accumulation work
 // unchanged.
-//
-//     optim::AdamW optimizer(net.named_parameters());
-//     distributed::DataParallel parallel(net, group);
-//     distributed::shard(optimizer, parallel);
 //
 // Collective; afterwards step(), GradScaler::step(), state_dict() and load_state_dict() are collective, too.
 // state_dict() returns the unsharded state on all ranks, with moments and master weights in host memory; any

@@ -1,5 +1,10 @@
 // Training with several processes: groups of ranks and their collective calls. The guide is
 // docs/guide/distributed.md.
+//
+//   const distributed::Group group = distributed::init();
+//   net.to(group.device());
+//   group.all_reduce_(x);  // the sum over all ranks
+//   if (group.leader()) std::cout << group.size() << " ranks\n";
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,8 @@
 // Random streams and checkpoints of a training with several ranks.
+//
+//   distributed::manual_seed(group, 1);
+//   distributed::save_checkpoint(group, "run.ckpt", {.model = net.state_dict()});
+//   net.load_state_dict(distributed::load_checkpoint(group, "run.ckpt").model);
 #pragma once
 
 #include <cstdint>

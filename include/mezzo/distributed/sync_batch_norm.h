@@ -1,4 +1,8 @@
 // Synchronised batch norm: statistics over the batches of all ranks.
+//
+//   nn::ResNet resnet(nn::resnet_config(20));
+//   distributed::convert_sync_batchnorm(resnet, group);
+//   distributed::DataParallel parallel(resnet, group);
 #pragma once
 
 #include "mezzo/distributed/group.h"
@@ -15,10 +19,6 @@ namespace mezzo::distributed {
 // gradients of weight and bias are the rank's own, and DataParallel averages them. Running statistics are the
 // same on all ranks, bit for bit. Parameters, buffers and names do not change. Eval mode does not change;
 // there a layer without running statistics uses those of the rank's own rows.
-//
-//     nn::ResNet net(nn::resnet_config(20));
-//     distributed::convert_sync_batchnorm(net, group);
-//     distributed::DataParallel parallel(net, group);
 //
 // Copies of a converted module are converted. Returns the number of batch norms in the module. In a group of
 // one rank nothing changes.

@@ -1,5 +1,8 @@
 // Exponent histograms: shares of a tensor's elements that a narrower dtype would lose, and the scale that
 // fits.
+//
+//   const insight::ExponentHistogram histogram(weight.grad());
+//   std::cout << histogram.to_string(float16) << histogram.fitting_scale(float16) << '\n';
 #pragma once
 
 #include <cstdint>

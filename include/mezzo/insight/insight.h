@@ -1,5 +1,10 @@
 // Diagnosis of mixed precision: finds the op, parameter or module whose values overflowed, and the step.
 // docs/guide/debugging.md has examples.
+//
+//   const auto backward = [&] { scaler.scale(cross_entropy(net(x), labels)).backward(); };
+//   backward();
+//   if (scaler.step(optimizer).skipped()) std::cout << insight::replay(net, backward).to_string();
+//   scaler.update();
 #pragma once
 
 #include <cstdint>
@@ -108,9 +113,7 @@ struct ReplayOptions {
 // Runs a step's forward and backward again under a RangeTrace and returns its report. Restores gradients,
 // buffers and the random stream afterwards, also if `forward_backward` throws; its exception is rethrown.
 // Call it after a skipped step() and before update(), so that the scale is that of the step. With
-// synchronised batch norms all ranks must call it, because they exchange statistics here, too:
-//     if (scaler.step(optimizer).skipped())
-//         report = insight::replay(model, [&] { scaler.scale(loss(batch)).backward(); }, {.step = i});
+// synchronised batch norms all ranks must call it, because they exchange statistics here, too.
 [[nodiscard]] OverflowReport replay(const nn::Module& model, autograd::Callback<void()> forward_backward,
                                     const ReplayOptions& options = {});
 

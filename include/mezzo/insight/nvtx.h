@@ -1,5 +1,8 @@
 // NVTX ranges for modules and ops, in the timelines of Nsight Systems and other tools.
 // docs/guide/profiling.md has an example.
+//
+//   const insight::EmitNvtx ranges({.model = &net});
+//   loss = train(x, labels);  // under: nsys profile ./program
 #pragma once
 
 #include "mezzo/module.h"

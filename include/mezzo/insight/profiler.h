@@ -1,5 +1,10 @@
 // Profiler of training steps: time and memory by op and by module, as tables and as a trace for Perfetto.
 // docs/guide/profiling.md has examples.
+//
+//   insight::Profiler profiler({.model = &net, .profile_memory = true});
+//   loss = train(x, labels);
+//   std::cout << profiler.table() << profiler.memory_table();
+//   profiler.write_chrome_trace("trace.json");
 #pragma once
 
 #include <cstdint>

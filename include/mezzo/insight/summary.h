@@ -1,4 +1,7 @@
 // summary(): the modules of a model with their output shapes, parameters, bytes and FLOPs.
+//
+//   const nn::Summary summary = nn::summary(net, x);
+//   std::cout << summary << summary.parameters << " parameters\n";
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,7 @@
 // Exchange of tensors with other libraries by DLPack, without copies.
+//
+//   dlpack::DLManagedTensorVersioned* const exported = dlpack::to_dlpack_versioned(x);
+//   y = dlpack::from_dlpack(exported);  // a tensor on the memory of x
 #pragma once
 
 #include <cstdint>

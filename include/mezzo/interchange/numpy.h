@@ -1,4 +1,9 @@
 // Reads and writes NumPy's files: .npy with one array, .npz with several.
+//
+//   io::save_npy("x.npy", x);
+//   io::save_npz("data.npz", {{"x", x}, {"y", y}});
+//   const io::NpzFile file("data.npz");
+//   y = file.tensor("y");
 #pragma once
 
 #include <string>
@@ -21,9 +26,7 @@ namespace mezzo::io {
 // header. Throws if one member cannot be read, such as an array of texts; NpzFile can read the others.
 [[nodiscard]] StateDict load_npz(const std::string& path);
 
-// Reads the members of a .npz file one by one, also if the file has arrays of texts or Python objects:
-//     const io::NpzFile file("data.npz");
-//     Tensor x = file.tensor("x");
+// Reads the members of a .npz file one by one, also if the file has arrays of texts or Python objects.
 // The file stays open. Throws Error(io) for a file that is not an archive, or whose members overlap. May be
 // used by several threads at once.
 class NpzFile {

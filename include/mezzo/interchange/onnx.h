@@ -1,4 +1,7 @@
 // Export of models to the ONNX format, for onnxruntime and other programs.
+//
+//   io::export_onnx(net, {x}, "net.onnx", {.input_names = {"pixels"}, .output_names = {"logits"}});
+//   io::export_onnx(net, {x}, "one.onnx", {.dynamic_batch = false});
 #pragma once
 
 #include <string>

@@ -1,6 +1,11 @@
 // BERT (Devlin et al., arXiv 1810.04805): the encoder, a classifier and a masked language model. Fields are
 // named so that state_dict() has the names of Hugging Face's checkpoints, without "bert." for the encoder
 // alone.
+//
+//   nn::BertForSequenceClassification bert(io::load_bert_config("bert/config.json"));
+//   io::load_weights(bert, io::load_state_dict_file("bert/model.safetensors"),
+//                    {.rename = [](const std::string& name) { return io::bert_name(name, "bert."); }});
+//   loss = cross_entropy(bert(ids, {.attention_mask = mask}), labels);
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,8 @@
 // Configuration of a BERT model, with the names and defaults of Hugging Face's config.json.
+//
+//   nn::BertConfig config = io::load_bert_config("bert/config.json");
+//   config.num_labels = 3;
+//   nn::BertForSequenceClassification bert(config);
 #pragma once
 
 #include <cstdint>

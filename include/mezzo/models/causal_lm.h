@@ -1,5 +1,11 @@
 // CausalLm, the base class of language models that predict the next token (nn::Gpt, nn::Llama), and
 // KeyValueCache, with which a text is continued without computing its beginning again.
+//
+//   gpt.eval();
+//   const NoGrad no_grad;
+//   nn::KeyValueCache cache(gpt.max_length());
+//   y = gpt.next_logits(ids, {.cache = &cache});                         // of the whole text once,
+//   y = gpt.next_logits(y.argmax(-1).unsqueeze(-1), {.cache = &cache});  // then of new tokens alone
 #pragma once
 
 #include <cstdint>

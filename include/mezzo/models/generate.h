@@ -1,4 +1,10 @@
 // Text generation with a language model: greedy, or sampled with temperature, top-k and top-p.
+//
+//   const data::Tokenizer tokenizer("gpt2");  // a folder of Hugging Face's files
+//   const nn::AnyModule model = io::load_causal_lm("gpt2");
+//   const auto texts = nn::generate(model.as<nn::CausalLm>(), {tokenizer.encode("Once upon").ids},
+//                                   {.sampling = {.temperature = 0.8, .top_k = 40}});
+//   std::cout << tokenizer.decode(texts[0]) << '\n';
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,9 @@
 // The language model GPT-2 (Radford et al., 2019). Fields are named so that state_dict() has the names and
 // shapes of Hugging Face's GPT2LMHeadModel.
+//
+//   const nn::Gpt gpt({.n_positions = 256, .n_embd = 384, .n_layer = 6, .n_head = 6});
+//   loss = gpt.loss(ids[{ellipsis, Slice(0, -1)}], ids[{ellipsis, Slice(1)}]);
+//   loss.backward();
 #pragma once
 
 #include <cstdint>

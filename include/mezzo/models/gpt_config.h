@@ -1,4 +1,7 @@
 // Configurations of GPT-2 and Llama models, with the names and defaults of Hugging Face's config.json.
+//
+//   const nn::GptConfig small{.n_positions = 256, .n_embd = 384, .n_layer = 6, .n_head = 6};
+//   const nn::Gpt gpt(small);
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,7 @@
 // Files of nn::Gpt and nn::Llama in Hugging Face's format: config.json, names of weights, whole folders.
+//
+//   const nn::AnyModule model = io::load_causal_lm("gpt2");  // folder with config.json, model.safetensors
+//   y = model.as<nn::CausalLm>().next_logits(ids);
 #pragma once
 
 #include <string>

@@ -1,6 +1,11 @@
 // The language model Llama (Touvron et al., arXiv 2302.13971 and 2307.09288): RMSNorm, rotary position
 // embedding, SwiGLU and grouped-query attention. Fields are named so that state_dict() has the names of
 // Hugging Face's LlamaForCausalLM.
+//
+//   nn::Llama llama(io::load_llama_config("llama/config.json"));
+//   io::load_weights(llama, io::load_state_dict_file("llama/model.safetensors"),
+//                    {.rename = io::llama_name});
+//   y = llama(ids);  // [batch, length, vocab_size]
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,10 @@
 // Residual networks (He et al., arXiv 1512.03385) with torchvision's layout and names, for ImageNet's sizes
 // of images and for CIFAR's.
+//
+//   nn::ResNet resnet(nn::resnet_config(50));
+//   io::load_weights(resnet, io::load_state_dict_file("resnet50.safetensors"));
+//   resnet.eval();
+//   y = resnet(x);  // [32, 224, 224, 3] -> [32, 1000]
 #pragma once
 
 #include <string>

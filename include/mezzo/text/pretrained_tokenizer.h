@@ -1,5 +1,9 @@
 // Tokenizer: loads tokenizers in Hugging Face's formats: tokenizer.json (WordPiece, BPE, Unigram, WordLevel),
 // and the older files vocab.json with merges.txt (GPT-2, RoBERTa) and vocab.txt (BERT).
+//
+//   const data::Tokenizer tokenizer("gpt2");  // a folder of Hugging Face's files
+//   const data::Encoding encoding = tokenizer.encode("Once upon a time");
+//   std::cout << tokenizer.decode(encoding.ids) << '\n';
 #pragma once
 
 #include <cstdint>

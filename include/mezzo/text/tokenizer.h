@@ -1,4 +1,9 @@
 // WordPiece: the tokenizer of BERT (Devlin et al., arXiv 1810.04805). pad(): makes tensors of encodings.
+//
+//   const data::WordPiece tokenizer("bert/vocab.txt");
+//   const data::TokenBatch batch = data::pad(tokenizer.encode_batch({"A short text.", "Another one."}));
+//   ids = batch.input_ids;        // int64 [2, length]
+//   mask = batch.attention_mask;  // boolean [2, length], false for padding
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,11 @@
 // Checkpoints of a whole training: Checkpoint saves and loads everything that the next step depends on, and
 // CheckpointFolder keeps the newest and the best checkpoints of a run.
+//
+//   const training::Checkpoint checkpoint(
+//       {.model = net, .optimizer = optimizer, .scaler = scaler, .loader = loader});
+//   const training::CheckpointFolder folder("run");
+//   if (!folder.load_newest(checkpoint)) std::cout << "a new run\n";
+//   folder.save(checkpoint, {.step = optimizer.applied_steps()});
 #pragma once
 
 #include <concepts>

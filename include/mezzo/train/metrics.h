@@ -1,4 +1,7 @@
 // Writers for metrics of a training: TensorBoard event files, CSV and JSON lines.
+//
+//   io::CsvWriter csv("run.csv");
+//   csv.log(100, {{"loss", loss.item<double>()}, {"lr", optimizer.lr()}});  // of step 100
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,7 @@
 // TrainingStatus, the progress of a training, and ProgressBar, which displays it.
+//
+//   training::ProgressBar bar(stderr, {.label = "training"});
+//   training::Trainer trainer(net, optimizer, {.epochs = 5, .progress = &bar});
 #pragma once
 
 #include <cstdint>

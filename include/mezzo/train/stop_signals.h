@@ -1,4 +1,10 @@
 // StopSignals: SIGTERM and SIGINT end a training after the current step.
+//
+//   const training::StopSignals signals;
+//   for (const auto& [x, y] : loader) {
+//       loss = train(x, y);
+//       if (signals.received()) break;  // then save a checkpoint
+//   }
 #pragma once
 
 #include "mezzo/cpp20.h"

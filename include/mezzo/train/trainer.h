@@ -1,6 +1,9 @@
 // Trainer: a training loop with mixed precision, gradient accumulation, clipping, evaluation, early stopping,
 // logs, checkpoints, resumption, and a clean end on SIGTERM and SIGINT. It uses only public functions; for
 // another loop copy this header and src/train/trainer.cpp, and change them.
+//
+//   training::Trainer trainer(net, optimizer, {.epochs = 5, .precision = training::Precision::bfloat16});
+//   trainer.fit(loader, [&](const data::Batch& batch) { return cross_entropy(net(batch.x), batch.y); });
 #pragma once
 
 #include <algorithm>
