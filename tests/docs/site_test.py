@@ -2,6 +2,7 @@
 """Builds the site with warnings as errors, where MkDocs and its theme are there; MEZZO_SITE_PYTHON names the interpreter that has them.
 Usage: site_test.py ROOT"""
 import os
+import json
 import pathlib
 import subprocess
 import sys
@@ -54,6 +55,9 @@ def main():
                      "project/contributing.html", "internals/performance_amx.svg", "search/search_index.json"):
             check((out / page).is_file(), f"{page} is missing")
         check('href="tensor.h.html#__codelineno-0-' in (out / "api/index.html").read_text(), "names lead to lines of headers")
+        pages = json.loads((out / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
+        boosts = {page["location"].split("#")[0]: page.get("boost", 1) for page in pages}
+        check(boosts["guide/mixed_precision.html"] == max(boosts.values()), "the search shows the guide's Autocast first")
         check(build(out).returncode == 0, "a site is built anew in its folder")
         kept = pathlib.Path(name) / "other"
         kept.mkdir()

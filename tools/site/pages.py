@@ -10,6 +10,8 @@ from headers import header_page, header_index
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONTRIBUTING = ".github/CONTRIBUTING.md"
+# The search shows pages for users before those about the inside. Other pages have 1.
+BOOST = {"docs/guide/mixed_precision": 8, "docs/guide/": 4, "docs/start/": 4, "docs/reference/": 3, "include/": 2}
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 LANGUAGES = {".cpp": "cpp", ".h": "cpp", ".def": "cpp", ".py": "python", ".build": "meson", ".sh": "sh"}
 
@@ -63,7 +65,9 @@ def file_page(path):
 def write_page(folder, source, text, wanted):
     page = folder / page_of(source)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(with_links_to_pages(text, source, wanted), encoding="utf-8")
+    boost = next((value for begin, value in BOOST.items() if source.startswith(begin)), 1)
+    head = f"---\nsearch:\n  boost: {boost}\n---\n\n"
+    page.write_text(head + with_links_to_pages(text, source, wanted), encoding="utf-8")
 
 
 def write_pages(folder):
