@@ -290,6 +290,26 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     progress.stage = Stage::unscaled;
 }
 
+void ScalerImpl::require_may_step(const PerOptimizer& progress, const optim::Optimizer& optimizer) const {
+    require_scaled("GradScaler.step");
+    check(progress.stage != Stage::stepped, ErrorKind::state,
+          "GradScaler.step: it has already been called on this ", optimizer.type_name(),
+          " since the last update()");
+}
+
+GradientFactor ScalerImpl::factor_of_step(optim::OptimizerImpl& own, const optim::GradientList& plan,
+                                          PerOptimizer& progress) {
+    if (progress.stage == Stage::unscaled) {
+        if (plan.pending_factor) return plan.pending_factor->scale();
+        if (options.recheck && progress.checked) measure(own, plan, {}, false, progress);
+        return {};
+    }
+    if (plan.with_gradient == 0) return {};
+    if (options.unscale_in_step) check_gradients_wide(own, plan);
+    measure(own, plan, {}, true, progress);
+    return {.state = own.step_state()};
+}
+
 StepResult GradScaler::step(optim::Optimizer& optimizer) {
     using Outcome = StepResult::Outcome;
     ScalerImpl& s = impl();
@@ -298,12 +318,9 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
         return StepResult(Outcome::stepped, {});
     }
     const insight::RecordFunction scope("GradScaler.step");
-    s.require_scaled("GradScaler.step");
     ScalerImpl::PerOptimizer& progress = s.of(optimizer);
+    s.require_may_step(progress, optimizer);
     optim::OptimizerImpl& own = optimizer.impl();
-    check(progress.stage != Stage::stepped, ErrorKind::state,
-          "GradScaler.step: it has already been called on this ", optimizer.type_name(),
-          " since the last update()");
     const bool unscaled = progress.stage == Stage::unscaled;
     optim::refuse_scale_state("GradScaler.step", own,
                               (unscaled ? scaled_part : both_parts) | s.current_scale(),
@@ -312,21 +329,10 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     // again.
     const optim::GradientList plan =
         optim::plan_update(own, true, unscaled ? optim::PendingFactors::keep : optim::PendingFactors::apply);
-    GradientFactor scale;
-    if (unscaled) {
-        if (plan.pending_factor) {
-            scale = plan.pending_factor->scale();
-        } else if (s.options.recheck && progress.checked) {
-            s.measure(own, plan, {}, false, progress);
-        }
-    } else if (plan.with_gradient != 0) {
-        if (s.options.unscale_in_step) check_gradients_wide(own, plan);
-        s.measure(own, plan, {}, true, progress);
-        scale.state = own.step_state();
-    }
+    const GradientFactor factor = s.factor_of_step(own, plan, progress);
     if (!progress.checked && !s.options.allow_no_gradients) fail_unchecked(own);
     progress.stage = Stage::stepped;
-    if (!progress.checked || !optim::run_update(own, plan, true, scale))
+    if (!progress.checked || !optim::run_update(own, plan, true, factor))
         return StepResult(Outcome::nothing, {});
     if (!unscaled && s.options.unscale_in_step) leave_unscaled(own, plan, {});
     return StepResult(Outcome::on_device, own.state);
