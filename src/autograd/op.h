@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "autograd/attributes.h"
+#include "core/internal.h"
 #include "core/tensor_impl.h"
 #include "kernels/dispatch.h"
 
@@ -189,7 +190,7 @@ struct Node {
 private:
     void require_kept(bool input, int i) const;
 };
-void dispose(Node* node) noexcept;
+MEZZO_INTERNAL void dispose(Node* node) noexcept;
 
 // An op whose attributes are an A.
 template <class A> class MEZZO_HIDDEN Op : public AnyOp {
