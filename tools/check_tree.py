@@ -110,7 +110,7 @@ WORDS = {
     "told|tells?": "notify, report", "kept": "saved, stored", "places?": "index, path, offset, call site",
     "passages?": "stream hand-off", "arrivals": "readiness", "twins?": "copy, mock", "beside": "next to, as well as",
     "gives? up": "times out, releases"}
-WORD = re.compile(r"(?<![A-Za-z_])(?:" + "|".join(WORDS) + r")(?![A-Za-z_])")
+WORD = re.compile(r"(?<![A-Za-z_])(?:" + "|".join(WORDS) + r")(?![A-Za-z_])", re.I)
 # The exceptions, with their reasons.
 STANDARD = re.compile(r"[Ii]n[ -]place(?! of)")  # the field's word for a write to a tensor's own memory
 
@@ -301,7 +301,7 @@ def check_prose(name, text):
         if (match := OPENING.match(sentence)) and not sentence.endswith("?"):
             report(name, number, f"a sentence begins with '{match.group()}'; begin with its subject")
         if match := WORD.search(STANDARD.sub("", sentence)):
-            term = next(term for word, term in WORDS.items() if re.fullmatch(word, match.group()))
+            term = next(term for word, term in WORDS.items() if re.fullmatch(word, match.group(), re.I))
             report(name, number, f"'{match.group()}' in a comment; the field's terms: {term}")
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > LINE and '"' not in line:
@@ -466,10 +466,10 @@ def main():
             check_words(name, text)
         if name.suffix in CODE:
             check_file(name, text, figures)
-        if (name.suffix in CODE or name.name == "meson.build") and name.parts[:2] != ("tests", "reference"):
-            check_prose(name, text)
             row = component_of(name) if name.parts[0] == "include" else folder_of(name).removeprefix("src/")
             uses.setdefault(row, set()).update(used_folders(name, text))
+        if (name.suffix in CODE or name.name == "meson.build") and name.parts[:2] != ("tests", "reference"):
+            check_prose(name, text)
     drawn = picture(uses)
     if wanted.picture:
         print(drawn, end="")

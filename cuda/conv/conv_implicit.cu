@@ -156,16 +156,16 @@ __device__ void store_tile(const ImplicitProduct& p, const Phase& f, const typen
     }
 }
 
-template <class T, int rows, int columns, OperandLayout b_lines> struct ImplicitTile {
-    using Tile = ConvProductTile<T, rows, columns, OperandLayout::along, b_lines>;
+template <class T, int rows, int columns, LineDirection b_lines> struct ImplicitTile {
+    using Tile = ConvProductTile<T, rows, columns, LineDirection::along, b_lines>;
     static constexpr std::size_t result_bytes = rows * (columns + 8) * sizeof(T);
     static std::size_t shared_bytes() { return std::max(Tile::stages_bytes(), result_bytes); }
 };
 
-template <class T, int rows, int columns, OperandLayout b_lines>
+template <class T, int rows, int columns, LineDirection b_lines>
 __global__ void __launch_bounds__(conv_threads) implicit_kernel(MEZZO_GRID_CONSTANT const ImplicitProduct p) {
     using Tile = typename ImplicitTile<T, rows, columns, b_lines>::Tile;
-    using Columns = std::conditional_t<b_lines == OperandLayout::along, WeightRows<T, typename Tile::B>,
+    using Columns = std::conditional_t<b_lines == LineDirection::along, WeightRows<T, typename Tile::B>,
                                        WeightColumns<T, typename Tile::B>>;
     MEZZO_DYN_SHARED(T, shared);
     const int column_tiles = (p.result_channels + columns - 1) / columns;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(conv_threads) implicit_kernel(MEZZO_GRID_CONST
     }
 }
 
-template <class T, int rows, int columns, OperandLayout b_lines> void run(ImplicitProduct p) {
+template <class T, int rows, int columns, LineDirection b_lines> void run(ImplicitProduct p) {
     p.tiles = 0;
     for (int i = 0; i < p.phases; ++i) {
         p.phase[i].first_tile = p.tiles;
@@ -206,7 +206,7 @@ ConvTile chosen(const ImplicitProduct& p, ConvTile tile) {
     return columns == 64 ? ConvTile::m128n64 : ConvTile::m128n128;
 }
 
-template <class T, OperandLayout b_lines> void run_tile(const ImplicitProduct& p, ConvTile tile) {
+template <class T, LineDirection b_lines> void run_tile(const ImplicitProduct& p, ConvTile tile) {
     switch (chosen(p, tile)) {
         case ConvTile::m128n64:
             return run<T, 128, 64, b_lines>(p);
@@ -217,7 +217,7 @@ template <class T, OperandLayout b_lines> void run_tile(const ImplicitProduct& p
     }
 }
 
-template <OperandLayout b_lines> void run_dtype(const ImplicitProduct& p, Dtype dtype, ConvTile tile) {
+template <LineDirection b_lines> void run_dtype(const ImplicitProduct& p, Dtype dtype, ConvTile tile) {
     dtype == float16 ? run_tile<float16_t, b_lines>(p, tile) : run_tile<bfloat16_t, b_lines>(p, tile);
 }
 
@@ -278,7 +278,7 @@ bool implicit_forward(const ConvSizes& s, const Tensor& x, const Tensor& weight,
                      at.dilation.height),
         forward_axis(s.result_width, s.kernel_width, at.stride.width, at.padding.width, at.dilation.width),
         s.channels);
-    run_dtype<OperandLayout::along>(p, x.dtype(), tile);
+    run_dtype<LineDirection::along>(p, x.dtype(), tile);
     return true;
 }
 
@@ -304,7 +304,7 @@ bool implicit_input_grad(const ConvSizes& s, const Tensor& g, const Tensor& weig
             if (h.count > 0 && w.count > 0) p.phase[p.phases++] = phase_of(s.images, h, w, s.result_channels);
         }
     }
-    run_dtype<OperandLayout::across>(p, g.dtype(), tile);
+    run_dtype<LineDirection::across>(p, g.dtype(), tile);
     return true;
 }
 

@@ -22,13 +22,13 @@ __device__ inline int conv_warp_column() { return static_cast<int>(threadIdx.x /
 
 // Layout of an operand in memory. along: adjacent elements are factors of one sum. across: adjacent elements
 // belong to adjacent rows (columns) of the result.
-enum class OperandLayout { along, across };
+enum class LineDirection { along, across };
 
 // `size` rows (columns) of an operand in shared memory. 16 bytes of padding behind each line put the eight
 // lines that an ldmatrix reads into different banks.
-template <class T, int size, OperandLayout lines> struct ConvOperand {
-    static constexpr int line = lines == OperandLayout::along ? conv_depth : size, pitch = line + 8;
-    static constexpr int count = lines == OperandLayout::along ? size : conv_depth, elements = count * pitch;
+template <class T, int size, LineDirection lines> struct ConvOperand {
+    static constexpr int line = lines == LineDirection::along ? conv_depth : size, pitch = line + 8;
+    static constexpr int count = lines == LineDirection::along ? size : conv_depth, elements = count * pitch;
     // Pieces of 16 bytes, and the lines that all threads together copy at once.
     static constexpr int pieces = line / 8, at_once = static_cast<int>(conv_threads) / pieces,
                          passes = count / at_once;
@@ -44,7 +44,7 @@ template <class T, int size, OperandLayout lines> struct ConvOperand {
     // The 16 x 16 operand A of rows i to i + 15 and factors k to k + 15.
     static __device__ Frag4 rows(const T* tile, int i, int k) {
         const int lane = conv_lane();
-        if constexpr (lines == OperandLayout::along)
+        if constexpr (lines == LineDirection::along)
             return load_matrices(tile + (i + lane % 16) * pitch + k + lane / 16 * 8);
         else
             return load_matrices_transposed(tile + (k + lane % 8 + lane / 16 * 8) * pitch + i +
@@ -53,7 +53,7 @@ template <class T, int size, OperandLayout lines> struct ConvOperand {
     // Two operands B of columns j to j + 7 (the first two registers) and j + 8 to j + 15.
     static __device__ Frag4 columns(const T* tile, int j, int k) {
         const int lane = conv_lane();
-        if constexpr (lines == OperandLayout::along)
+        if constexpr (lines == LineDirection::along)
             return load_matrices(tile + (j + lane % 8 + lane / 16 * 8) * pitch + k + lane / 8 % 2 * 8);
         else
             return load_matrices_transposed(tile + (k + lane % 16) * pitch + j + lane / 16 * 8);
@@ -62,7 +62,7 @@ template <class T, int size, OperandLayout lines> struct ConvOperand {
 
 // A tile of rows x columns of the result. A warp's sums are [row_tiles][column_tiles][4] in the layout of
 // mma.cuh: element [i][j][e] of a lane is row 16 i + row(e), column 8 j + column(e) of the warp's quarter.
-template <class T, int rows, int columns, OperandLayout a_lines, OperandLayout b_lines>
+template <class T, int rows, int columns, LineDirection a_lines, LineDirection b_lines>
 struct ConvProductTile {
     using A = ConvOperand<T, rows, a_lines>;
     using B = ConvOperand<T, columns, b_lines>;

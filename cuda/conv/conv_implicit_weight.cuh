@@ -112,7 +112,7 @@ template <class Tile> __device__ void store_sums(const WeightProduct& p, const t
 }
 
 template <class T, int rows, int columns> using WeightTile =
-    ConvProductTile<T, rows, columns, OperandLayout::across, OperandLayout::across>;
+    ConvProductTile<T, rows, columns, LineDirection::across, LineDirection::across>;
 
 template <class T, int rows, int columns> __global__ void __launch_bounds__(conv_threads)
     implicit_weight_kernel(WeightProduct p) {

@@ -90,7 +90,7 @@ void require_equal(const char* what, const Tensor& fast, const Tensor& plain) {
 }
 
 void require_taken(const char* what, bool taken) {
-    check(taken, ErrorKind::value, what, ": does not take its own self_check");
+    check(taken, ErrorKind::value, what, ": its self-check did not run the fast path");
 }
 
 double rounding_of(Dtype dtype) { return std::ldexp(1.0, -dtype_info(dtype).significand_bits); }

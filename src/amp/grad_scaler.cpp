@@ -290,8 +290,7 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     progress.stage = Stage::unscaled;
 }
 
-void ScalerImpl::require_may_step(const PerOptimizer& progress, const optim::Optimizer& optimizer) const {
-    require_scaled("GradScaler.step");
+void ScalerImpl::require_not_stepped(const PerOptimizer& progress, const optim::Optimizer& optimizer) const {
     check(progress.stage != Stage::stepped, ErrorKind::state,
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
@@ -318,8 +317,9 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
         return StepResult(Outcome::stepped, {});
     }
     const insight::RecordFunction scope("GradScaler.step");
+    s.require_scaled("GradScaler.step");
     ScalerImpl::PerOptimizer& progress = s.of(optimizer);
-    s.require_may_step(progress, optimizer);
+    s.require_not_stepped(progress, optimizer);
     optim::OptimizerImpl& own = optimizer.impl();
     const bool unscaled = progress.stage == Stage::unscaled;
     optim::refuse_scale_state("GradScaler.step", own,

@@ -42,8 +42,8 @@ struct ScalerImpl {
     // the gradients are to be divided by the scale.
     void measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
                  bool scaled, PerOptimizer& progress);
-    // Throws Error(state) if step() is out of order.
-    void require_may_step(const PerOptimizer& progress, const optim::Optimizer& optimizer) const;
+    // Throws Error(state) if step() has been called since the last update().
+    void require_not_stepped(const PerOptimizer& progress, const optim::Optimizer& optimizer) const;
     // The factor that the update multiplies gradients by: 1 / scale, which `statistics` leaves on the device
     // next to found_inf; after unscale_() what is still pending, or 1.
     GradientFactor factor_of_step(optim::OptimizerImpl& optimizer, const optim::GradientList& plan,

@@ -285,16 +285,16 @@ Tensor call_one(const AnyOp& op, In inputs, const AttributesRef& attributes, con
     return std::move(results.list[0]);
 }
 
-Tensor record_view(const AnyOp& op, const Tensor& inputs, const AttributesRef& attributes, Tensor view) {
+Tensor record_view(const AnyOp& op, const Tensor& input, const AttributesRef& attributes, Tensor view) {
     const OpTraits& traits = op.traits();
     Observers::notify(
-        [&](OpObserver& one) { one.computed(op, In(&inputs, 1), attributes.value, In(&view, 1)); });
-    if (!grad_enabled() || !tracked(inputs) || !is_floating(view.dtype())) return view;
+        [&](OpObserver& one) { one.computed(op, In(&input, 1), attributes.value, In(&view, 1)); });
+    if (!grad_enabled() || !tracked(input) || !is_floating(view.dtype())) return view;
     Workspace values;
-    if (traits.saves != save_none) values.list.push_back(inputs);
+    if (traits.saves != save_none) values.list.push_back(input);
     const Out results(&view, 1);
-    save_for_gradient(*record(op, In(&inputs, 1), attributes, results), traits, values.list, results);
-    Observers::notify([&](OpObserver& one) { one.viewed(inputs, view); });
+    save_for_gradient(*record(op, In(&input, 1), attributes, results), traits, values.list, results);
+    Observers::notify([&](OpObserver& one) { one.viewed(input, view); });
     return view;
 }
 

@@ -98,7 +98,7 @@ void Node::require_kept(bool input, int i) const {
           "backward");
     const Tensors& kept = input ? saved_inputs : saved_outputs;
     assert(std::size_t(i) < kept.size() && kept[std::size_t(i)].defined() &&
-           "the op's saves does not name what its gradient reads");
+           "the op's `saves` do not name what its gradient reads");
     const std::size_t at_index = input ? std::size_t(i) : saved_inputs.size() + std::size_t(i);
     check(kept[std::size_t(i)].version() == versions[at_index], ErrorKind::state, op->name(), ": its ",
           input ? "input " : "result ", i,

@@ -23,7 +23,7 @@ struct MemoryPlan {
     std::size_t bytes = 0;                    // of the arena
     std::size_t live_peak = 0;                // most bytes alive at once: no plan can need less
 };
-// Places the largest allocation first, and each at the lowest offset that is free during its whole lifetime.
+// Puts the largest allocation first, and each at the lowest offset that is free during its whole lifetime.
 MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
 
 // Blocks without references that a graph may still read. The destructor releases them.

@@ -42,7 +42,7 @@ struct Block : Storage {
     bool part = false;                   // made by part_of()
     void (*give_back)(void*) = nullptr;  // of borrowed memory: called with `lender` after the last reference
     void* lender = nullptr;
-    std::uint32_t number = 0;  // among the allocations of a step (core/step_memory.h)
+    std::uint32_t number = 0;  // among the allocations of a step (capture/step_memory.h)
 };
 
 inline bool BlocksBySize::operator()(const Block* a, const Block* b) const {

@@ -187,7 +187,7 @@ CheckResult::State decide(const SelfChecks& list, const SelfCheck& self_check, D
     if (result.state == CheckResult::open) {
         result = run_self_check(list, self_check, device, book, true);
         if (result.state == CheckResult::open && ++book.attempts[text_of(self_check)] == most_attempts) {
-            result = {CheckResult::bad, "there was no self_check in this process: " + result.reason};
+            result = {CheckResult::bad, "the self-check gave no result in this process: " + result.reason};
             book.results[text_of(self_check)] = result;
         }
         if (result.state != CheckResult::open) message = log_text(self_check, device, result);

@@ -226,7 +226,7 @@ const Op<kernels::Linear> linear_gelu_op{{.name = "linear_gelu",
                                          linear_vjp,
                                          linear_decomposition};
 
-const Op<kernels::Linear>& row_for(LinearActivation activation) {
+const Op<kernels::Linear>& op_for(LinearActivation activation) {
     if (activation == LinearActivation::none) return linear_op;
     return activation == LinearActivation::relu ? linear_relu_op : linear_gelu_op;
 }
@@ -329,7 +329,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearA
             shapes[results++] = relu ? mask_shape(shapes[0]) : shapes[0];
     }
     const Tensor given[] = {x, weight, bias};
-    return call(row_for(activation), In(given, bias.defined() ? 3 : 2),
+    return call(op_for(activation), In(given, bias.defined() ? 3 : 2),
                 {.activation = kernel_activation(activation)}, std::span<const Shape>(shapes, results))[0];
 }
 

@@ -20,6 +20,14 @@ TEST_CASE("scaler: defaults and validation", "[scaler]") {
     CHECK_THROWS_AS(GradScaler({.hysteresis = 0}), Error);
 }
 
+TEST_CASE("scaler: a step before anything was scaled leaves nothing behind", "[scaler]") {
+    GradScaler scaler;
+    Bench b({.init_scale = 4}, 0.5, 3, cpu_device);
+    CHECK_THROWS_WITH(scaler.step(b.optimizer), Contains("has not scaled anything yet"));
+    for (const Device device : test::devices())  // the scaler is in use nowhere, so it may follow the loss
+        CHECK(scaler.scale(ones({}, {.device = device})).device() == device);
+}
+
 TEST_CASE("scaler: the numbers of one step", "[scaler]") {
     for (const Device device : test::devices())
         for (const bool explicit_unscale : {false, true}) {

@@ -73,7 +73,7 @@ void Engine::drop_fibers() {
     stacks_ = nullptr;
 }
 
-// Tells TSan that what the threads of a failed launch did comes before what the caller does next.
+// Notifies TSan that what the threads of a failed launch did comes before what the caller does next.
 void Engine::release_abandoned() {
 #ifdef MEZZO_TSAN
     for (const Fiber* f : by_index_) {

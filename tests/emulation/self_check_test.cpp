@@ -254,7 +254,7 @@ TEST_CASE("self-check: without memory there is none yet", "[cuda][emulation]") {
     set_memory_limit(gpu, 0);
     CHECK_FALSE(ask());  // not tried for ever
     REQUIRE(scope.log.size() == 1);
-    CHECK_THAT(scope.log[0], Contains("no self_check in this process") && Contains("memory limit"));
+    CHECK_THAT(scope.log[0], Contains("gave no result in this process") && Contains("memory limit"));
     CHECK(check_result_file(scope).empty());
     scope.next_process();
     CHECK(ask());
