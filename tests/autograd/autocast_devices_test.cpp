@@ -1,4 +1,5 @@
 // Devices on which an Autocast scope has an effect, and its report on ops without a kernel there.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "autograd/autocast_state.h"
@@ -114,9 +115,11 @@ TEST_CASE("autocast: the report has ops that run by their decomposition, which c
     amp::collect_autocast_report(false);
     const auto report = amp::autocast_report();
     amp::clear_autocast_report();
-    REQUIRE(report.size() == 1);
-    CHECK(report[0].op == "linear");
-    CHECK(report[0].computed == float32);
-    CHECK(report[0].result == float16);
-    CHECK(report[0].casts == 2);
+    const auto line =
+        std::find_if(report.begin(), report.end(), [](const auto& one) { return one.op == "linear"; });
+    REQUIRE(line != report.end());
+    CHECK(line->calls == 1);
+    CHECK(line->computed == float32);
+    CHECK(line->result == float16);
+    CHECK(line->casts == 2);
 }
