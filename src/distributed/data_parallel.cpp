@@ -4,8 +4,8 @@
 #include <exception>
 
 #include "core/enumerators.h"
-#include "distributed/rank_checks.h"
 #include "distributed/environment.h"
+#include "distributed/rank_checks.h"
 #include "distributed/reducer.h"
 
 namespace mezzo::distributed {

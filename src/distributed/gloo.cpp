@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include "distributed/gloo_module.h"
 #include "distributed/element_reduction.h"
+#include "distributed/gloo_module.h"
 
 // Static programs do not export the library's definition to this module. It is never called: dtypes are those
 // of tensors.
