@@ -27,7 +27,7 @@ LIBRARIES = {"zlib": "z", "utf8proc": "utf8proc"}
 def lists(build_file):
     """The files(...) lists of a build file and its dictionaries of such lists, by name; paths from the root."""
     text, found = (ROOT / build_file).read_text(encoding="utf-8"), {}
-    for name, *bodies in re.findall(r"^ *(\w+) \+?= (?:files\((.*?)\)|\{\n(.*?)^\})", text, re.M | re.S):
+    for name, *bodies in re.findall(r"^ *(\w+) \+?= (?:[^\n]*\? )?(?:files\((.*?)\)|\{\n(.*?)^\})", text, re.M | re.S):
         paths = re.findall(r"'([^'\s]+\.(?:cpp|cu))'", "".join(bodies))
         found.setdefault(name, []).extend(os.path.normpath(pathlib.PurePosixPath(build_file).parent / path) for path in paths)
     return found

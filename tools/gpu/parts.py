@@ -1,6 +1,7 @@
 """What tools/gpu_check runs once the programs are built: parts in the order of their importance, within a time budget."""
 import dataclasses
 import pathlib
+import re
 import shutil
 
 from gpu.build import executed_as_ptx
@@ -92,11 +93,16 @@ def smoke(args):
 
 
 def tests(args, plan):
-    """First what has passed over interpreted PTX, so that the report can compare."""
+    """First what has passed over interpreted PTX, so that the report can compare; a part of their own are files that name no device."""
     program = args.out / "mezzo-tests"
-    sources = dict.fromkeys(executed_as_ptx(plan.device_tests) + plan.device_tests + plan.tests)
-    commands = [Command(cases_of(program, s), 150, {"file": s}) for s in sources]
-    return Part("tests", "tests", 20, commands, max(1, args.jobs // 4))  # each with its own pool of threads
+    sources = list(dict.fromkeys(executed_as_ptx(plan.device_tests) + plan.device_tests + plan.tests))
+    own = [s for s in sources if re.search(r"cuda|devices\(\)", (ROOT / s).read_text(encoding="utf-8"))]
+
+    def part(name, files):
+        commands = [Command(cases_of(program, s), 150, {"file": s}) for s in files]
+        return Part(name, "tests", 20, commands, max(1, args.jobs // 4))  # each with its own pool of threads
+
+    return part("tests", own), part("tests without a device", [s for s in sources if s not in own])
 
 
 def sanitizer(args, plan, tool, program):
@@ -159,9 +165,10 @@ def parts(args, plan):
     def check(tool):
         return [sanitizer(args, plan, tool, found)] if found else []
 
+    on_device, without_device = tests(args, plan)
     return [
         smoke(args),
-        tests(args, plan),
+        on_device,
         Part("mlp", "sample", 5, [Command([str(args.out / "mlp"), "200", "cuda"], 60, {})]),
         *bench("recipe512", "float16", MEZZO | EAGER, 15),
         profile(args, "recipe512", "float16"),
@@ -192,4 +199,5 @@ def parts(args, plan):
         *bench("bert_base128", "bfloat16", PLAIN | EAGER, 15),
         *bench("bert_base128", "tf32", PLAIN | EAGER, 15),
         *bench("bert_base512", "float16", COMPILED, 60, ", torch.compile"),
+        without_device,
     ]
