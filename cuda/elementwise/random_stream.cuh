@@ -29,7 +29,7 @@ __device__ inline std::uint32_t half_word(const PhiloxWords& words, int i) {
 // The stream of an op's attributes. Every kernel that draws random numbers must take it from here, so that a
 // captured step draws new ones in each replay.
 inline RandomStream stream_of(const RandomState& stream) {
-    const StepRecorder* const graph = StepRecorder::current();
+    const StepRecorder* const graph = thread_state.recorder;
     if (graph == nullptr) return {stream.seed, stream.offset, nullptr};
     return {stream.seed, stream.offset - graph->start().offset, graph->random()};
 }

@@ -149,7 +149,7 @@ private:
 
     // One point at a time is watched; once it has passed, the latest there is by then.
     void note_queued(StreamKind stream) {
-        if (StepRecorder::current() != nullptr) return;
+        if (thread_state.recorder != nullptr) return;
         {
             const std::lock_guard lock(mutex_);
             more_ = watching_;

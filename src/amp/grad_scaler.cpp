@@ -161,14 +161,14 @@ ScalerImpl& GradScaler::impl() const {
 }
 
 ScaleState ScalerImpl::current_scale() {
-    if (StepRecorder* graph = StepRecorder::current())
+    if (StepRecorder* graph = thread_state.recorder)
         graph->follow_scale(scale_id, [own = Ref<ScalerImpl>(this)] { return own->scale_id; });
     return scale_id;
 }
 
 void ScalerImpl::renew_scale() {
     scale_id = later_scale(current_scale(), 1);
-    if (StepRecorder* graph = StepRecorder::current())
+    if (StepRecorder* graph = thread_state.recorder)
         graph->after_replay([own = Ref<ScalerImpl>(this)] { own->scale_id = later_scale(own->scale_id, 1); });
 }
 
@@ -229,7 +229,7 @@ Tensor GradScaler::scale(const Tensor& outputs) {
           "GradScaler.scale: the output is undefined or not floating");
     const int index = s.any_checked() ? previous_scale : 0;
     const Tensor factor = s.state_on(outputs.device()).select(0, index);
-    if (StepRecorder* graph = StepRecorder::current())
+    if (StepRecorder* graph = thread_state.recorder)
         graph->require([own = Ref<ScalerImpl>(&s), data = raw(s.state)] { return raw(own->state) == data; });
     const Tensor scaled = (is_16bit(outputs.dtype()) ? outputs.to(float32) : outputs) * factor;
     mark_scaled(scaled, scaled_part | s.current_scale());
@@ -259,7 +259,7 @@ void ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientL
     advanced_with = options;
     progress.checked = true;
     optim::bump_version(optimizer.state);
-    if (StepRecorder* graph = StepRecorder::current())
+    if (StepRecorder* graph = thread_state.recorder)
         graph->require([own = Ref<ScalerImpl>(this), args = update_args(options), data = raw(state)] {
             return raw(own->state) == data && update_args(own->options) == args;
         });
@@ -376,7 +376,7 @@ void GradScaler::update() {
             optim::kernels_of(s.state.device())
                 .update_scale(state_of<ScalerState>(s.state), update_args(s.options));
         }
-        if (StepRecorder* graph = StepRecorder::current()) {
+        if (StepRecorder* graph = thread_state.recorder) {
             const Ref<ScalerImpl> own(&s);
             graph->require([own] { return own->per_optimizer.empty(); });
             graph->after_replay([own] { optim::bump_version(own->state); });

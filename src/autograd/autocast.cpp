@@ -38,9 +38,8 @@ struct CastKeyHash {
     }
 };
 
+// Beside ThreadState, which has no destructor: the values of this thread's scopes, counters and the report.
 struct ThreadAutocast {
-    AutocastState state;
-    int depth = 0;
     std::unordered_map<CastKey, CachedCast, CastKeyHash> cache;
     AutocastCounters counters;
     bool reporting = false;
@@ -73,7 +72,7 @@ const char* policy_name(CastPolicy cast) {
 // A replay reads the 16-bit copy at the address that it has now, so before each replay the copy must still be
 // there and be current. Copies that the step itself makes are made anew by each replay.
 void note_copy16(const Tensor& x) {
-    StepRecorder* const graph = StepRecorder::current();
+    StepRecorder* const graph = thread_state.recorder;
     if (graph == nullptr || graph->owns(x)) return;
     graph->require([x, data = raw(x), copy = raw(x->grad_meta->copy16.value)] {
         const Copy16& copy16 = x->grad_meta->copy16;
@@ -95,7 +94,7 @@ Tensor convert(const Tensor& x, Dtype dtype) {
 
 // Whether a conversion of x is made once for several ops.
 bool reusable(const Tensor& x, Dtype dtype) {
-    return autocast_state().cache && is_16bit(dtype) && x.dtype() == float32;
+    return thread_state.autocast.cache && is_16bit(dtype) && x.dtype() == float32;
 }
 
 // The copy of x that an optimizer keeps, or that the kernel made which made x. Undefined if there is none of
@@ -131,18 +130,9 @@ void refuse_banned(const OpTraits& traits, In values) {
 
 }  // namespace
 
-AutocastState& autocast_state() { return thread_autocast().state; }
-
 bool autocast_takes(const Tensor& x) {
     return x.defined() && is_floating(x.dtype()) && x.dtype() != float64 &&
-           autocast_state().enabled[int(x.device().type())];
-}
-
-void enter_autocast_scope() { ++thread_autocast().depth; }
-
-void leave_autocast_scope() noexcept {
-    ThreadAutocast& t = thread_autocast();
-    if (--t.depth == 0) t.cache.clear();
+           thread_state.autocast.enabled[int(x.device().type())];
 }
 
 AutocastCounters autocast_counters() {
@@ -159,7 +149,7 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
     if (Tensor copy = current_copy(x, dtype); copy.defined()) return copy;
     ThreadAutocast& t = thread_autocast();
     // A backward or a checkpoint under a restored state: there is no scope whose end would clear the cache.
-    if (!leaf || t.depth == 0) return convert(x, dtype);
+    if (!leaf || thread_state.autocast_scopes == 0) return convert(x, dtype);
     CachedCast& entry = t.cache[{x.impl(), dtype}];
     if (entry.value.defined() && entry.version == x.version()) {
         ++t.counters.cache_hits;
@@ -171,7 +161,7 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
 
 Dtype autocast_dtype(CastPolicy cast, const Tensor& x) {
     if (!autocast_takes(x)) return x.dtype();
-    if (cast == CastPolicy::low) return autocast_state().dtype[int(x.device().type())];
+    if (cast == CastPolicy::low) return thread_state.autocast.dtype[int(x.device().type())];
     return cast == CastPolicy::fp32 ? float32 : x.dtype();
 }
 
@@ -183,7 +173,8 @@ void apply_policy(const OpTraits& traits, std::span<Tensor> values, std::optiona
             return;
         case CastPolicy::low:
             for (Tensor& x : values)
-                if (autocast_takes(x)) x = cached_cast(x, autocast_state().dtype[int(x.device().type())]);
+                if (autocast_takes(x))
+                    x = cached_cast(x, thread_state.autocast.dtype[int(x.device().type())]);
             return;
         case CastPolicy::fp32:
             for (Tensor& x : values)
@@ -195,7 +186,7 @@ void apply_policy(const OpTraits& traits, std::span<Tensor> values, std::optiona
         case CastPolicy::promote: {
             Dtype low = float32;
             for (const Tensor& x : values)
-                if (autocast_takes(x)) low = autocast_state().dtype[int(x.device().type())];
+                if (autocast_takes(x)) low = thread_state.autocast.dtype[int(x.device().type())];
             const Dtype to = widest(traits, values, low);
             for (Tensor& x : values)
                 if (autocast_takes(x)) x = cached_cast(x, to);
@@ -240,7 +231,7 @@ Autocast::Autocast(const AutocastOptions& options) {
     const bool low = is_16bit(options.dtype);
     check(low || options.dtype == float32, ErrorKind::dtype, "Autocast: dtype is ", options.dtype,
           "; it must be float16, bfloat16 or, for a scope that is off, float32");
-    AutocastState& state = autocast_state();
+    AutocastState& state = thread_state.autocast;
     cache_ = std::exchange(state.cache, options.cache);
     for (int d = 0; d < device_type_count; ++d) {
         enabled_[d] = state.enabled[d];
@@ -249,12 +240,12 @@ Autocast::Autocast(const AutocastOptions& options) {
         state.enabled[d] = options.enabled && low;
         if (low) state.dtype[d] = options.dtype;
     }
-    enter_autocast_scope();
+    ++thread_state.autocast_scopes;
 }
 
 Autocast::~Autocast() {
-    leave_autocast_scope();
-    AutocastState& state = autocast_state();
+    if (--thread_state.autocast_scopes == 0) thread_autocast().cache.clear();
+    AutocastState& state = thread_state.autocast;
     std::copy(std::begin(enabled_), std::end(enabled_), state.enabled);
     std::copy(std::begin(dtype_), std::end(dtype_), state.dtype);
     state.cache = cache_;
@@ -262,11 +253,11 @@ Autocast::~Autocast() {
 
 bool autocast_enabled(DeviceType device) {
     check_enumerator("autocast_enabled", "device", device, DeviceType::custom);
-    return autocast_state().enabled[int(device)];
+    return thread_state.autocast.enabled[int(device)];
 }
 Dtype autocast_dtype(DeviceType device) {
     check_enumerator("autocast_dtype", "device", device, DeviceType::custom);
-    return autocast_state().dtype[int(device)];
+    return thread_state.autocast.dtype[int(device)];
 }
 
 void collect_autocast_report(bool on) { thread_autocast().reporting = on; }

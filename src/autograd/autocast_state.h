@@ -1,33 +1,19 @@
-// Autocast state of a thread as a value. Nodes of user-defined functions and checkpoints store it, and
-// restore it around their backward.
+// Guards of this thread's autocast state, and the conversions that autocast makes.
 #pragma once
 
 #include "autograd/op.h"
 #include "core/internal.h"
+#include "core/thread_state.h"
 
 namespace mezzo {
-
-struct AutocastState {
-    bool enabled[device_type_count] = {};
-    Dtype dtype[device_type_count] = {float16, float16, float16};
-    bool cache = true;
-};
-
-MEZZO_INTERNAL AutocastState& autocast_state();  // of this thread
-inline bool autocast_open() {
-    const AutocastState& s = autocast_state();
-    bool any = false;
-    for (const bool enabled : s.enabled) any = any || enabled;
-    return any;
-}
 
 // Sets this thread's state, and puts the previous one back at the end.
 class [[nodiscard]] AutocastGuard {
 public:
-    [[nodiscard]] explicit AutocastGuard(const AutocastState& state) : previous_(autocast_state()) {
-        autocast_state() = state;
+    [[nodiscard]] explicit AutocastGuard(const AutocastState& state) : previous_(thread_state.autocast) {
+        thread_state.autocast = state;
     }
-    ~AutocastGuard() { autocast_state() = previous_; }
+    ~AutocastGuard() { thread_state.autocast = previous_; }
     AutocastGuard(const AutocastGuard&) = delete;
     AutocastGuard& operator=(const AutocastGuard&) = delete;
 
@@ -39,14 +25,6 @@ class [[nodiscard]] NoAutocast : AutocastGuard {
 public:
     [[nodiscard]] NoAutocast() : AutocastGuard(AutocastState{}) {}
 };
-
-// Whether this thread's checkpoint is running its segment for the second time. Side effects of the first run,
-// such as updates of running statistics, are then skipped.
-MEZZO_INTERNAL bool& recomputing();
-
-// Count the open scopes of this thread. When the outermost one closes, the cast cache is cleared.
-void enter_autocast_scope();
-void leave_autocast_scope() noexcept;
 
 // x in another dtype, without history: the parameter's 16-bit copy, the scope's cached value, or a new
 // conversion.

@@ -6,7 +6,7 @@ namespace mezzo {
 
 Tensors nested_backward(const Tensors& outputs, const Tensors& grad_outputs, const Tensors& inputs) {
     GradTargets targets(inputs);
-    Engine(&targets, false, false, running_backward()).run(outputs, grad_outputs);
+    Engine(&targets, false, false, thread_state.engine).run(outputs, grad_outputs);
     Tensors result;
     for (std::size_t i = 0; i < inputs.size(); ++i) result.push_back(targets.gradient(i));
     return result;

@@ -8,6 +8,7 @@
 #include "autograd/report.h"
 #include "core/free_list.h"
 #include "core/grad_meta.h"
+#include "core/thread_state.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {
@@ -72,7 +73,7 @@ Dtype own_dtype(const OpTraits& traits, std::size_t i, Dtype first) {
 // Whether a kernel shall also write its first result in 16 bit (OpTraits::writes_copy16). It does inside an
 // Autocast scope, where otherwise each matrix product that reads the result would convert it.
 bool copies_result(const OpTraits& traits, Dtype dtype, Device device) {
-    const AutocastState& state = autocast_state();
+    const AutocastState& state = thread_state.autocast;
     return traits.writes_copy16 && dtype == float32 && state.cache && state.enabled[int(device.type())];
 }
 
@@ -154,11 +155,6 @@ public:
 
 }  // namespace
 
-bool& prefer_decomposition() {
-    thread_local bool on = false;
-    return on;
-}
-
 Tensors decomposed(const AnyOp& op, const Tensors& values, const void* attributes) {
     Tensors wide;
     wide.reserve(values.size());
@@ -216,12 +212,12 @@ bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& a
     Workspace workspace;
     Tensors& values = workspace.list;
     values.assign(inputs.begin(), inputs.end());
-    const bool autocast = autocast_open();
+    const bool autocast = thread_state.autocast.open();
     CastWork work;
     if (autocast) work = autocast_inputs(traits, values, requested);
     const Device device = common_device(traits, values);
     AnyKernel* const kernel = op.kernel(device.type());
-    if (op.has_decomposition() && (!kernel || prefer_decomposition())) {
+    if (op.has_decomposition() && (!kernel || thread_state.prefer_decomposition)) {
         if (autocast && !values.empty())
             report_call(traits, computed_in(values[0].dtype()), result_dtype(traits, values, requested),
                         work);
@@ -237,7 +233,7 @@ bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& a
             empty(shape, {.dtype = own_dtype(traits, results.size(), dtype), .device = device}));
     if (copies)
         results.push_back(
-            empty(shapes[0], {.dtype = autocast_state().dtype[int(device.type())], .device = device}));
+            empty(shapes[0], {.dtype = thread_state.autocast.dtype[int(device.type())], .device = device}));
     if (kernel)
         kernel(values, attributes.value, results);
     else
@@ -262,7 +258,7 @@ bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& a
 
 void call_into(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& attributes,
                std::span<const Shape> shapes, std::optional<Dtype> requested) {
-    if (Observers::first == nullptr) [[likely]]
+    if (thread_state.observers == nullptr) [[likely]]
         run_op(results, op, inputs, attributes, shapes, requested);
     else
         run_watched(results, op, inputs, attributes, shapes, requested);

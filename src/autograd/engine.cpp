@@ -13,13 +13,11 @@ namespace mezzo {
 
 namespace {
 
-thread_local Engine* current = nullptr;
-
 // Makes an engine the one that runs on this thread, and turns autocast off.
 class [[nodiscard]] RunScope {
 public:
-    explicit RunScope(Engine* engine) : previous_(current) { current = engine; }
-    ~RunScope() { current = previous_; }
+    explicit RunScope(Engine* engine) : previous_(std::exchange(thread_state.engine, engine)) {}
+    ~RunScope() { thread_state.engine = previous_; }
     RunScope(const RunScope&) = delete;
     RunScope& operator=(const RunScope&) = delete;
 
@@ -47,8 +45,6 @@ void release(Node& node) {
 }
 
 }  // namespace
-
-Engine* running_backward() { return current; }
 
 std::uint64_t ReadyQueue::newest() const {
     if (!recent_.empty()) return recent_.back().node->sequence;
@@ -104,7 +100,7 @@ Engine::Engine(GradTargets* targets, bool create_graph, bool retain_graph, Engin
       create_graph_(create_graph),
       retain_graph_(retain_graph),
       parent_(parent),
-      scaled_(current != nullptr ? current->scaled_ : 0) {}
+      scaled_(thread_state.engine != nullptr ? thread_state.engine->scaled_ : 0) {}
 
 void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
     try {
@@ -116,8 +112,9 @@ void Engine::run(const Tensors& outputs, const Tensors& grad_outputs) {
 }
 
 void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
-    MakeBackwardListener* const make =
-        targets_ || current != nullptr ? nullptr : make_backward_listener.load(std::memory_order_relaxed);
+    MakeBackwardListener* const make = targets_ || thread_state.engine != nullptr
+                                           ? nullptr
+                                           : make_backward_listener.load(std::memory_order_relaxed);
     RunScope scope(this);
     if (targets_ && !parent_) targets_->find_paths(outputs);
     const auto go = [&] {

@@ -17,6 +17,7 @@
 #include "autograd/backward_listener.h"
 #include "autograd/op.h"
 #include "core/scale_state.h"
+#include "core/thread_state.h"
 
 namespace mezzo {
 
@@ -147,9 +148,6 @@ private:
     std::vector<HookedLeaf> hooked_;              // leaves with hooks, which run on the total
     std::unique_ptr<BackwardListener> listener_;  // or null
 };
-
-// The engine that runs on this thread; null outside of a backward pass.
-Engine* running_backward();
 
 // Whether the elements of x may be overwritten: there is no other reference to it or to its memory. Acquire:
 // another thread's accesses to the elements, before it dropped its reference, happen before the writes.

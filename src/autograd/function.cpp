@@ -1,6 +1,7 @@
 // User-defined functions and checkpoints: nodes whose gradient is a callback.
 #include "autograd/engine.h"
 #include "autograd/extra.h"
+#include "core/thread_state.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {
@@ -90,8 +91,8 @@ struct UserFunction final : NodeFunction {
 
 class Recomputing {
 public:
-    Recomputing() : before_(recomputing()) { recomputing() = true; }
-    ~Recomputing() { recomputing() = before_; }
+    Recomputing() : before_(std::exchange(thread_state.recomputing, true)) {}
+    ~Recomputing() { thread_state.recomputing = before_; }
     Recomputing(const Recomputing&) = delete;
     Recomputing& operator=(const Recomputing&) = delete;
 
@@ -103,7 +104,7 @@ struct Checkpoint final : NodeFunction {
     Checkpoint(autograd::Segment s, Tensors in) : segment(std::move(s)), inputs(std::move(in)) {}
 
     Tensors backward(const Node& node, const Tensors& g) override {
-        check(!running_backward()->create_graph(), ErrorKind::state,
+        check(!thread_state.engine->create_graph(), ErrorKind::state,
               "checkpoint: second derivatives through a checkpoint are not recorded; call the function "
               "directly");
         const RandomState now = random_state();
@@ -165,7 +166,7 @@ struct Checkpoint final : NodeFunction {
 
     autograd::Segment segment;
     Tensors inputs;  // without history
-    AutocastState state = autocast_state();
+    AutocastState state = thread_state.autocast;
     RandomState random = random_state();
 };
 
@@ -186,7 +187,7 @@ Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
     Tensors result;
     for (const Tensor& x : inputs) {
         const bool eligible = x.defined() && is_floating(x.dtype()) && x.dtype() != float64 &&
-                              autocast_state().enabled[int(x.device().type())];
+                              thread_state.autocast.enabled[int(x.device().type())];
         result.push_back(eligible ? cast(x, dtype) : x);
     }
     return result;
@@ -194,18 +195,13 @@ Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
 
 }  // namespace
 
-bool& recomputing() {
-    thread_local bool second_run = false;
-    return second_run;
-}
-
 namespace autograd {
 
 Tensors apply_function(const FunctionOptions& options, Forward forward, Backward backward,
                        const Tensors& given) {
-    const bool casting = options.has_cast_inputs && autocast_open();
+    const bool casting = options.has_cast_inputs && thread_state.autocast.open();
     const Tensors inputs = casting ? cast_eligible(given, options.cast_inputs) : given;
-    const AutocastState state = casting ? AutocastState{} : autocast_state();
+    const AutocastState state = casting ? AutocastState{} : thread_state.autocast;
     Context context;
     for (const Tensor& x : inputs) context.needs_grad.push_back(grad_enabled() && tracked(x));
     Tensors outputs;

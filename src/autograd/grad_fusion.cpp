@@ -11,7 +11,7 @@ namespace mezzo {
 
 bool Node::needs(int i) const {
     if (!edges[std::size_t(i)].needed()) return false;
-    const Engine* const engine = running_backward();
+    const Engine* const engine = thread_state.engine;
     return !engine || engine->needs(*this, i);
 }
 
@@ -22,7 +22,7 @@ bool Engine::needs(const Node& node, int i) const {
 }
 
 Tensor Node::accumulator(int i) const {
-    const Engine* const engine = running_backward();
+    const Engine* const engine = thread_state.engine;
     const Tensor& leaf = edges[std::size_t(i)].leaf;
     return engine && leaf.defined() ? engine->accumulator(leaf) : Tensor();
 }
@@ -37,7 +37,7 @@ Tensor Engine::accumulator(const Tensor& leaf) const {
 }
 
 Tensor Node::take_accumulated(int i, bool alone) const {
-    Engine* const engine = running_backward();
+    Engine* const engine = thread_state.engine;
     return engine ? engine->take_pending(edges[std::size_t(i)], alone) : Tensor();
 }
 
@@ -51,7 +51,7 @@ Tensor Engine::take_pending(const Edge& edge, bool alone) {
 }
 
 bool Node::sole_consumer(int i) const {
-    Engine* const engine = running_backward();
+    Engine* const engine = thread_state.engine;
     return engine && engine->is_sole_consumer(edges[std::size_t(i)]);
 }
 
@@ -66,7 +66,7 @@ bool Engine::is_sole_consumer(const Edge& edge) {
 }
 
 void Node::send_inner(int i, const Tensors& gradients) const {
-    running_backward()->send_inner(edges[std::size_t(i)].node, gradients);
+    thread_state.engine->send_inner(edges[std::size_t(i)].node, gradients);
 }
 
 void Engine::send_inner(const Ref<Node>& node, const Tensors& gradients) {

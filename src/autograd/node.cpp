@@ -5,6 +5,7 @@
 #include "autograd/extra.h"
 #include "core/free_list.h"
 #include "core/scale_state.h"
+#include "core/thread_state.h"
 
 namespace mezzo {
 
@@ -145,14 +146,10 @@ GradMeta::~GradMeta() {
     if (free_hooks) free_hooks(hooks);
 }
 
-namespace {
-thread_local bool recording = true;
-}
-
-bool grad_enabled() { return recording; }
-NoGrad::NoGrad() : previous_(recording) { recording = false; }
-NoGrad::~NoGrad() { recording = previous_; }
-EnableGrad::EnableGrad() : previous_(recording) { recording = true; }
-EnableGrad::~EnableGrad() { recording = previous_; }
+bool grad_enabled() { return thread_state.record_history; }
+NoGrad::NoGrad() : previous_(std::exchange(thread_state.record_history, false)) {}
+NoGrad::~NoGrad() { thread_state.record_history = previous_; }
+EnableGrad::EnableGrad() : previous_(std::exchange(thread_state.record_history, true)) {}
+EnableGrad::~EnableGrad() { thread_state.record_history = previous_; }
 
 }  // namespace mezzo

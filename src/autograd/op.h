@@ -260,10 +260,6 @@ template <class A> Tensor call(const Op<A>& op, std::initializer_list<Tensor> in
 // Records a view op. `view` has been made already, on the storage of `input`, and gets its history here.
 Tensor record_view(const AnyOp& op, const Tensor& input, const AttributesRef& attributes, Tensor view);
 
-// While this is true on a thread, ops that have a decomposition run it instead of their kernel: tests compare
-// the two.
-bool& prefer_decomposition();
-
 // Whether an open Autocast scope may convert x: floating, not float64, on the scope's device.
 bool autocast_takes(const Tensor& x);
 

@@ -5,10 +5,10 @@
 
 namespace mezzo {
 
-OpObserver::OpObserver() : outer_(std::exchange(Observers::first, this)) {}
+OpObserver::OpObserver() : outer_(std::exchange(thread_state.observers, this)) {}
 
 OpObserver::~OpObserver() {
-    for (OpObserver** place = &Observers::first; *place != nullptr; place = &(*place)->outer_)
+    for (OpObserver** place = &thread_state.observers; *place != nullptr; place = &(*place)->outer_)
         if (*place == this) {
             *place = outer_;
             return;
@@ -16,7 +16,7 @@ OpObserver::~OpObserver() {
 }
 
 void tell_called(const AnyOp& op, In given, const void* at, In results) {
-    if (running_backward() != nullptr && !recomputing()) return;
+    if (thread_state.engine != nullptr && !thread_state.recomputing) return;
     Observers::notify([&](OpObserver& one) {
         one.called(op, given, results);
         one.computed(op, given, at, results);
@@ -28,7 +28,7 @@ void tell_wrote(const Tensor& x) {
 }
 
 void tell_accumulated(const Node& node, const Tensors& result) {
-    if (Observers::first == nullptr) return;
+    if (thread_state.observers == nullptr) return;
     for (std::size_t i = 0; i < node.edges.size(); ++i) {
         const Tensor& leaf = node.edges[i].leaf;
         if (!leaf.defined() || (i < result.size() && result[i].defined())) continue;

@@ -7,6 +7,7 @@
 
 #include "autograd/op.h"
 #include "core/internal.h"
+#include "core/thread_state.h"
 
 namespace mezzo {
 
@@ -66,17 +67,16 @@ private:
 
 // The observers of this thread. notify() calls f for each of them.
 struct Observers {
-    MEZZO_INTERNAL static constinit inline thread_local OpObserver* first = nullptr;
     // Disables observers on this thread while it lives.
     struct [[nodiscard]] Unwatched {
-        OpObserver* const all = std::exchange(first, nullptr);
+        OpObserver* const all = std::exchange(thread_state.observers, nullptr);
         Unwatched() = default;
-        ~Unwatched() { first = all; }
+        ~Unwatched() { thread_state.observers = all; }
         Unwatched(const Unwatched&) = delete;
         Unwatched& operator=(const Unwatched&) = delete;
     };
     template <class F> static void notify(const F& f) {
-        if (first == nullptr) [[likely]]
+        if (thread_state.observers == nullptr) [[likely]]
             return;
         const Unwatched unwatched;
         for (OpObserver* one = unwatched.all; one != nullptr; one = one->outer_) f(*one);
@@ -87,19 +87,17 @@ struct Observers {
 // counts. Without observers it reads one thread-local variable.
 class [[nodiscard]] CompositeOp {
 public:
-    explicit CompositeOp(const char* name) : outermost_(Observers::first != nullptr && running_ == nullptr) {
-        if (outermost_) running_ = name;
+    explicit CompositeOp(const char* name)
+        : outermost_(thread_state.observers != nullptr && thread_state.composite_op == nullptr) {
+        if (outermost_) thread_state.composite_op = name;
     }
     ~CompositeOp() {
-        if (outermost_) running_ = nullptr;
+        if (outermost_) thread_state.composite_op = nullptr;
     }
     CompositeOp(const CompositeOp&) = delete;
     CompositeOp& operator=(const CompositeOp&) = delete;
-    // Name of the outermost scope of this thread, or null.
-    static const char* running() { return running_; }
 
 private:
-    MEZZO_INTERNAL static constinit inline thread_local const char* running_ = nullptr;
     const bool outermost_;
 };
 

@@ -74,7 +74,7 @@ Tensor implied_gradient(const Tensor& output) {
     const Device device = output.device();
     // Writing on the CPU costs nothing. Under a MemoryHook and in a capture a new tensor is made.
     const bool keeps = device.type() != DeviceType::cpu && MemoryHook::of(device) == nullptr &&
-                       StepRecorder::current() == nullptr;
+                       thread_state.recorder == nullptr;
     if (keeps)
         if (const Ref<Storage> one = reusable_one(device, output.dtype()))
             return make_tensor(one, output.shape(), contiguous_strides(output.shape()), 0, output.dtype());

@@ -49,7 +49,7 @@ void check_inputs(const Tensors& inputs) {
         check(!tracked(inputs[i]), ErrorKind::value, "CapturedStep: input ", i,
               " requires grad, and the step sees a copy; make it require grad inside the step");
     }
-    check(!autocast_open(), ErrorKind::state,
+    check(!thread_state.autocast.open(), ErrorKind::state,
           "CapturedStep: called inside an Autocast scope; open the scope inside the step, so that its casts "
           "belong to it");
 }

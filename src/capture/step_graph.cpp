@@ -31,7 +31,7 @@ void StepGraph::capture(const std::function<void()>& step) {
     {
         ArenaMemory memory(device_, plan_, arena_, held_);
         backend_.begin_capture(device_.index);
-        of_thread = this;
+        thread_state.recorder = this;
         try {
             PendingFactorScope pending_factors;
             step();
@@ -39,7 +39,7 @@ void StepGraph::capture(const std::function<void()>& step) {
         } catch (...) {
             error = std::current_exception();
         }
-        of_thread = nullptr;
+        thread_state.recorder = nullptr;
         try {
             graph_ = backend_.end_capture(device_.index);
         } catch (...) {  // usually a consequence of the first error

@@ -19,7 +19,7 @@ bool is_zero(const Tensor& gradient) {
 GradientSlot::GradientSlot(TensorImpl& leaf) : leaf_(leaf) {}
 
 GradientSlot::~GradientSlot() {
-    if (StepRecorder* const graph = StepRecorder::current()) graph->leaf_destroyed(leaf_);
+    if (StepRecorder* const graph = thread_state.recorder) graph->leaf_destroyed(leaf_);
     forget_pending_factor();
 }
 
@@ -77,7 +77,7 @@ const Tensor& GradientSlot::add_in_place(ScaleState added) {
 void GradientSlot::begin_adding(ScaleState added) {
     if (hook_) hook_->adding(hook_index_);
     read();
-    if (StepRecorder* const graph = StepRecorder::current())
+    if (StepRecorder* const graph = thread_state.recorder)
         graph->scale_state_changed(leaf_, !value_.defined(), added);
     scale_state_ = sum_of_parts(scale_state(), added);
 }
@@ -85,7 +85,7 @@ void GradientSlot::begin_adding(ScaleState added) {
 void GradientSlot::put(const Gradient& gradient) {
     settle();
     forget_pending_factor();
-    if (StepRecorder* const graph = StepRecorder::current()) graph->gradient_replaced(leaf_);
+    if (StepRecorder* const graph = thread_state.recorder) graph->gradient_replaced(leaf_);
     value_ = gradient.value;
     set_scale_state(gradient.scale_state);
 }
@@ -101,7 +101,7 @@ ScaleState GradientSlot::scale_state() const {
 }
 
 bool GradientSlot::has_scale_state(ScaleState parts) {
-    if (StepRecorder* const graph = StepRecorder::current()) graph->require_not_scale_state(leaf_, parts);
+    if (StepRecorder* const graph = thread_state.recorder) graph->require_not_scale_state(leaf_, parts);
     return has_parts(scale_state(), parts);
 }
 
@@ -113,7 +113,7 @@ void GradientSlot::note_replayed(bool known, ScaleState parts) {
 }
 
 void GradientSlot::note_use() {
-    if (StepRecorder* const graph = StepRecorder::current()) graph->gradient_used(leaf_);
+    if (StepRecorder* const graph = thread_state.recorder) graph->gradient_used(leaf_);
 }
 
 void GradientSlot::forget_pending_factor() noexcept {
@@ -122,7 +122,7 @@ void GradientSlot::forget_pending_factor() noexcept {
 
 void GradientSlot::set_scale_state(ScaleState parts) {
     scale_state_ = parts;
-    if (StepRecorder* const graph = StepRecorder::current()) graph->scale_state_changed(leaf_, true, parts);
+    if (StepRecorder* const graph = thread_state.recorder) graph->scale_state_changed(leaf_, true, parts);
 }
 
 }  // namespace mezzo

@@ -2,23 +2,27 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 
 #include "core/allocator.h"
-#include "core/internal.h"
+#include "core/thread_state.h"
 
 namespace mezzo {
 
 // Serves this thread's allocations on one device instead of the allocator, as long as it exists.
 class MemoryHook {
 public:
-    explicit MemoryHook(Device device) : device_(device), previous_(current) { current = this; }
-    virtual ~MemoryHook() { current = previous_; }
+    explicit MemoryHook(Device device) : device_(device), previous_(thread_state.memory_hook) {
+        thread_state.memory_hook = this;
+    }
+    virtual ~MemoryHook() { thread_state.memory_hook = previous_; }
     MemoryHook(const MemoryHook&) = delete;
     MemoryHook& operator=(const MemoryHook&) = delete;
 
     // This thread's hook for a device, or null.
     static MemoryHook* of(Device device) {
-        return current != nullptr && current->device_ == device ? current : nullptr;
+        MemoryHook* const hook = thread_state.memory_hook;
+        return hook != nullptr && hook->device_ == device ? hook : nullptr;
     }
 
     // A live block of at least `bytes` > 0.
@@ -30,18 +34,15 @@ protected:
     const Device device_;
 
 private:
-    friend class OutsideStep;
-
-    MEZZO_INTERNAL static constinit inline thread_local MemoryHook* current = nullptr;
-    MemoryHook* previous_;
+    MemoryHook* const previous_;
 };
 
 // While it exists, this thread allocates as outside of any step, for objects that are made once and outlive
 // the step.
 class OutsideStep {
 public:
-    OutsideStep() : hook_(MemoryHook::current) { MemoryHook::current = nullptr; }
-    ~OutsideStep() { MemoryHook::current = hook_; }
+    OutsideStep() : hook_(std::exchange(thread_state.memory_hook, nullptr)) {}
+    ~OutsideStep() { thread_state.memory_hook = hook_; }
     OutsideStep(const OutsideStep&) = delete;
     OutsideStep& operator=(const OutsideStep&) = delete;
 

@@ -34,7 +34,7 @@ RandomState random_state() {
 }
 
 void set_random_state(RandomState new_state) {
-    if (const StepRecorder* graph = StepRecorder::current()) graph->check_random_state(new_state);
+    if (const StepRecorder* graph = thread_state.recorder) graph->check_random_state(new_state);
     const std::lock_guard lock(mutex);
     state = new_state;
 }

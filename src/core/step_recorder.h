@@ -2,7 +2,7 @@
 // changes state on the host, registers functions that a replay calls: numbers, conditions and actions. These
 // functions outlive the capture, so they hold everything that they need by reference count.
 //
-//   if (StepRecorder* const recorder = StepRecorder::current())
+//   if (StepRecorder* const recorder = thread_state.recorder)
 //       args.lr_on_device = recorder->number([own = Ref(this)] { return own->lr; });
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "core/internal.h"
 #include "core/scale_state.h"
+#include "core/thread_state.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -20,9 +21,6 @@ class StepRecorder {
 public:
     StepRecorder(const StepRecorder&) = delete;
     StepRecorder& operator=(const StepRecorder&) = delete;
-
-    // The recorder of the step that this thread captures, or null.
-    static StepRecorder* current() { return of_thread; }
 
     virtual Device device() const = 0;
     // The device address of a number that is computed before each replay.
@@ -64,7 +62,6 @@ public:
 protected:
     StepRecorder() = default;
     ~StepRecorder() = default;
-    MEZZO_INTERNAL static constinit inline thread_local StepRecorder* of_thread = nullptr;
 };
 
 // Throws Error(state) in the name of op if this thread is capturing on the device: "op: a captured step

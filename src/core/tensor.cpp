@@ -159,14 +159,14 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
 
 Tensor Tensor::grad() const {
     TensorImpl& impl = checked(impl_);
-    if (impl.grad_meta == nullptr && StepRecorder::current() == nullptr) return {};
+    if (impl.grad_meta == nullptr && thread_state.recorder == nullptr) return {};
     return impl.grads().gradient.read();
 }
 
 void Tensor::set_grad(const Tensor& gradient) const {
     TensorImpl& impl = checked(impl_);
     if (!gradient.defined()) {
-        if (impl.grad_meta != nullptr || StepRecorder::current() != nullptr) impl.grads().gradient.drop();
+        if (impl.grad_meta != nullptr || thread_state.recorder != nullptr) impl.grads().gradient.drop();
         return;
     }
     check(gradient.shape() == shape(), ErrorKind::shape, "set_grad: gradient of shape ", gradient.shape(),

@@ -122,7 +122,7 @@ Transfers::~Transfers() {
 int Transfers::capacity() const { return queue_ != nullptr ? static_cast<int>(queue_->capacity) : 0; }
 
 bool Transfers::start(std::span<Tensor* const> batch) {
-    if (StepRecorder::current() != nullptr) return false;
+    if (thread_state.recorder != nullptr) return false;
     try {
         return queue_->start(batch);
         // the batch is copied when it is next, and throws then if it still must

@@ -55,7 +55,7 @@ Tensor sendable(const GroupImpl& group, const char* op, const Tensor& x, Dtype d
     const NoGrad no_grad;
     const bool stays = group.devices().suits(x.device());
     group.devices().note_elsewhere(x.device());
-    if (StepRecorder::current() != nullptr && group.place().size > 1)
+    if (thread_state.recorder != nullptr && group.place().size > 1)
         check(stays && group.devices().connected() != nullptr, ErrorKind::state, op,
               ": only tensors that travel by NCCL can be exchanged in a captured step; Group::engine() says "
               "what "

@@ -31,7 +31,7 @@ template <class OnDevice> void capture_call(const Group& handle, const OnDevice&
         passage->end();
     });
     passage->receive();
-    StepRecorder& graph = *StepRecorder::current();
+    StepRecorder& graph = *thread_state.recorder;
     graph.require([handle, engine] { return engine->alive(); });  // a graph is destroyed before its engine
     graph.after_launch([engine] { engine->watch_compute(); });
 }
@@ -45,7 +45,7 @@ template <class OnHost, class OnDevice> void perform(const Group& handle, const 
     GroupImpl& group = handle.impl();
     if (handle.size() > 1) {
         StepScope::join(op, consensus_of(handle));
-        if (StepRecorder::current() != nullptr) return capture_call(handle, on_device);
+        if (thread_state.recorder != nullptr) return capture_call(handle, on_device);
     }
     record.flag = memory[0].device() != cpu_device;
     const auto passage = record.flag ? group.devices().make_passage() : nullptr;

@@ -226,7 +226,7 @@ void Reducer::begin(const BackwardPlan& plan) {
 // Compares the parameters of all ranks every check_interval reductions. Not in a capture, where the host
 // cannot read values.
 void Reducer::compare_parameters() {
-    if (StepRecorder::current() != nullptr || options_.check_interval == 0) return;
+    if (thread_state.recorder != nullptr || options_.check_interval == 0) return;
     if (++reductions_ % options_.check_interval != 0) return;
     StateDict parameters;
     for (std::size_t place = 0; place < leaves_.size(); ++place)
@@ -236,7 +236,7 @@ void Reducer::compare_parameters() {
 
 // A captured step reduces gradients in the layout of an earlier step.
 void Reducer::require_capturable() const {
-    if (StepRecorder::current() == nullptr) return;
+    if (thread_state.recorder == nullptr) return;
     check(engine_ != nullptr && layout_fits(), ErrorKind::state,
           "DataParallel: a captured step reduces gradients by NCCL only, in the buckets of an earlier step; "
           "Group::engine() says what they travel by");
@@ -245,7 +245,7 @@ void Reducer::require_capturable() const {
 // Makes the graph valid only while layout and engine are unchanged, and keeps the memory that it uses alive.
 // Other ranks replay when this one does, and wait for it.
 void Reducer::note_capture() {
-    StepRecorder& graph = *StepRecorder::current();
+    StepRecorder& graph = *thread_state.recorder;
     Tensors memory;
     for (const Shipment& shipment : shipments_) {
         memory.push_back(shipment.bucket->memory());
@@ -298,7 +298,7 @@ void Reducer::depart_next() {
     shipment.values = shipment.bucket->pack(gradients, engine_ != nullptr);
     if (shipment.passage != nullptr) shipment.passage->ready();
     const std::size_t bucket = departed_ - 1;
-    if (StepRecorder::current() == nullptr) {
+    if (thread_state.recorder == nullptr) {
         shipment.ticket = group_.impl().submit(mean_of(bucket));
         return;
     }
@@ -341,7 +341,7 @@ void Reducer::end() {
         if (arrivals_.opaque()) refuse_unused();
         if (late_layout_) make_layout(arrivals_.order());
         depart_all();
-        if (StepRecorder::current() != nullptr) {
+        if (thread_state.recorder != nullptr) {
             collect_all();  // work that has forked off the graph joins it
             note_capture();
         }
@@ -383,7 +383,7 @@ void Reducer::reduce() {
         refuse_unless([this](std::uint32_t place) { return slot(place).defined(); });
         if (!layout_fits()) make_layout(arrivals_.order());
         depart_all();
-        if (StepRecorder::current() != nullptr) {
+        if (thread_state.recorder != nullptr) {
             collect_all();
             note_capture();
         }

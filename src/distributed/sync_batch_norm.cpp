@@ -5,6 +5,7 @@
 #include "autograd/autocast_state.h"
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"
+#include "core/thread_state.h"
 #include "distributed/call_record.h"
 #include "mezzo/autograd.h"
 #include "mezzo/norm_layers.h"
@@ -109,7 +110,7 @@ Tensor with_moments_gradient(const Tensor& rows, const Moments& of, double eps, 
 }
 
 void update_running_of(const nn::BatchNorm& layer, const Moments& of) {
-    if (!layer.running_mean.defined() || recomputing()) return;
+    if (!layer.running_mean.defined() || thread_state.recomputing) return;
     update_running({layer.running_mean, layer.running_var, layer.num_batches_tracked}, of.mean, of.variance,
                    of.count, layer.momentum);
 }

@@ -5,6 +5,7 @@
 #include "autograd/autocast_state.h"
 #include "autograd/op_observer.h"
 #include "core/tensor_impl.h"
+#include "core/thread_state.h"
 #include "insight/nvtx_calls.h"
 #include "mezzo/error.h"
 #include "mezzo/insight/nvtx.h"
@@ -58,7 +59,8 @@ struct NvtxRanges final : OpObserver {
     void op_begins(const AnyOp& op, In given) noexcept override {
         begin(RangeKind::op, [&] {
             const RangeKind outer = open_.empty() ? RangeKind::range : open_.back().kind;
-            const bool part = outer == RangeKind::op || (outer == RangeKind::backward && !recomputing());
+            const bool part =
+                outer == RangeKind::op || (outer == RangeKind::backward && !thread_state.recomputing);
             return push(RangeKind::op, part ? innermost() : places_.of_call(given),
                         shapes_ ? op.name() + sizes(given) : std::string(op.name()));
         });

@@ -4,6 +4,7 @@
 
 #include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
+#include "core/thread_state.h"
 #include "insight/flops.h"
 #include "insight/profile.h"
 
@@ -163,8 +164,9 @@ void ProfilerImpl::tell_memory() noexcept {
 // module of its node, unless it is recomputed forward of a checkpoint.
 void ProfilerImpl::op_begins(const AnyOp& op, In given) noexcept {
     begin(op.name(), ProfileKind::op, [&](const NotedEvent* outer) {
-        const bool part = outer != nullptr && (outer->kind == ProfileKind::op ||
-                                               (outer->kind == ProfileKind::backward && !recomputing()));
+        const bool part =
+            outer != nullptr && (outer->kind == ProfileKind::op ||
+                                 (outer->kind == ProfileKind::backward && !thread_state.recomputing));
         return part ? outer->place : places.of_call(given);
     });
 }

@@ -29,7 +29,7 @@ RangeTable::Chunk& RangeTable::chunk_on(Device device) {
 }
 
 int RangeTable::add(const Tensor& x) {
-    check(StepRecorder::current() == nullptr, ErrorKind::state,
+    check(thread_state.recorder == nullptr, ErrorKind::state,
           "insight: ranges cannot be read inside a captured step; run the step eagerly under the trace");
     Chunk& chunk = chunk_on(x.device());
     const auto row = std::int64_t(chunk.places.size());

@@ -215,7 +215,7 @@ bool passes_self_check(FastPathId path, Device device, Dtype dtype, int size) no
         return false;
     const CheckResult::State known = state_of(device, slot).load(std::memory_order_acquire);
     if (known != CheckResult::open) return known == CheckResult::good;
-    if (self_check_runs || StepRecorder::current() != nullptr) return false;
+    if (self_check_runs || thread_state.recorder != nullptr) return false;
     const SelfChecks* list = self_checks_of(device);
     const SelfCheck* self_check = list != nullptr ? find_self_check(*list, slot) : nullptr;
     if (self_check == nullptr) {

@@ -1,5 +1,6 @@
 // batch_norm: the op, its gradient, and the updates of running statistics.
 #include "kernels/batch_norm.h"
+#include "core/thread_state.h"
 
 #include <cmath>
 
@@ -194,11 +195,12 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const Tensor w = row_vector("batch_norm", "weight", weight, x, 1),
                  b = row_vector("batch_norm", "bias", bias, x, 0), rows = matrix_of(x);
     const bool tracks = running_mean.defined();
-    const kernels::BatchNorm at{.batch_statistics = options.training || !tracks,
-                                .update = options.training && tracks && !recomputing() && rows.size(0) > 0,
-                                .relu = options.relu,
-                                .momentum = options.momentum,
-                                .eps = options.eps};
+    const kernels::BatchNorm at{
+        .batch_statistics = options.training || !tracks,
+        .update = options.training && tracks && !thread_state.recomputing && rows.size(0) > 0,
+        .relu = options.relu,
+        .momentum = options.momentum,
+        .eps = options.eps};
     check(!at.batch_statistics || rows.size(0) != 1, ErrorKind::value, "batch_norm: input ", x.shape(),
           " has a single value per channel, which has no variance; training needs several");
     const Tensors in{rows,
@@ -212,9 +214,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
         shapes[] = {rows.shape(), {at.relu ? (x.numel() + 7) / 8 : 0}, per_channel, per_channel};
     const std::size_t results = recording(x, w, b, options.residual) ? 4 : 1;
     const Tensor y = call(batch_norm_op, in, at, std::span(shapes, results))[0];
-    if (options.training && tracks && !recomputing() && rows.size(0) == 0)
+    if (options.training && tracks && !thread_state.recomputing && rows.size(0) == 0)
         update_running({running_mean, running_var, options.num_batches_tracked}, {}, {}, 0, options.momentum);
-    if (at.update && (prefer_decomposition() || !batch_norm_op.kernel(x.device().type()))) {
+    if (at.update && (thread_state.prefer_decomposition || !batch_norm_op.kernel(x.device().type()))) {
         update_running_by_batch(in, at);
     } else if (at.update) {
         for (int i = running_mean_input; i <= batches_input; ++i) note_written(in[std::size_t(i)]);

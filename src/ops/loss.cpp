@@ -1,6 +1,7 @@
 // Losses of an input and a target of one shape.
 #include "kernels/loss.h"
 #include "autograd/autocast_state.h"
+#include "core/thread_state.h"
 #include "mezzo/loss_ops.h"
 #include "mezzo/pointwise_ops.h"
 #include "ops/loss_common.h"
@@ -8,7 +9,7 @@
 namespace mezzo {
 
 Tensor finished_loss(const Tensor& loss, const Tensor& input, Dtype natural) {
-    const bool scope = autocast_state().enabled[int(input.device().type())];
+    const bool scope = thread_state.autocast.enabled[int(input.device().type())];
     return scope && is_16bit(natural) ? loss : cast(loss, natural);
 }
 
@@ -186,12 +187,12 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, HuberOptions option
 
 Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, LossOptions options) {
     check_floating("binary_cross_entropy", input);
-    const bool scope = autocast_state().enabled[int(input.device().type())] && input.dtype() != float64;
+    const bool scope = thread_state.autocast.enabled[int(input.device().type())] && input.dtype() != float64;
     check(!scope || (input.dtype() == float32 && !input->from_cast), ErrorKind::dtype,
           "binary_cross_entropy: the input is ", input.dtype(), input->from_cast ? " cast from 16 bit" : "",
           " inside an Autocast scope, where its gradient can leave the range of 16 bit; use "
           "binary_cross_entropy_with_logits on the values before sigmoid");
-    if (!autocast_open())
+    if (!thread_state.autocast.open())
         return loss(binary_cross_entropy_op, input, target, {.reduction = options.reduction});
     NoAutocast plain;  // the row's policy is `banned`; what passed the check is safe
     return loss(binary_cross_entropy_op, input, target, {.reduction = options.reduction});

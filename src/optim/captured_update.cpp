@@ -78,14 +78,14 @@ private:
 
 StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
     StepArgs args = step_args(optimizer, optimizer.groups[group]);
-    if (StepRecorder* graph = StepRecorder::current())
+    if (StepRecorder* graph = thread_state.recorder)
         args.lr_on_device =
             graph->number([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); });
     return args;
 }
 
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional) {
-    StepRecorder* const graph = StepRecorder::current();
+    StepRecorder* const graph = thread_state.recorder;
     if (graph == nullptr) return;
     graph->require([update = CapturedUpdate(optimizer, plan)] { return update.fits(); });
     graph->after_replay([own = Ref<OptimizerImpl>(&optimizer), conditional, indices = plan.indices] {

@@ -151,7 +151,7 @@ Tensors scaled_gradients(const OptimizerImpl& optimizer, const GradientList& pla
 // The learning rate as a tensor. In a capture it is cloned, because a captured run must make the same
 // allocations as the runs before it.
 Tensor rate_tensor(OptimizerImpl& optimizer, std::size_t group, Device device) {
-    if (StepRecorder* graph = StepRecorder::current())
+    if (StepRecorder* graph = thread_state.recorder)
         return graph
             ->number_tensor([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); })
             .clone();

@@ -67,12 +67,12 @@ const std::vector<Forbidden>& forbidden() {
          [](const Tensor&, Regression&) { manual_seed(random_state().seed + 1); }},
         {"gemm: a captured step cannot meet a product for the first time",
          [](const Tensor&, Regression&) {
-             if (StepRecorder::current() != nullptr) cuda::clear_gemm_plans();
+             if (thread_state.recorder != nullptr) cuda::clear_gemm_plans();
              matmul(ones({4, 4}, {.device = gpu}), ones({4, 4}, {.device = gpu}));
          }},
         {"captured step: allocation",
          [](const Tensor&, Regression&) {
-             if (StepRecorder::current() != nullptr) empty({1000}, {.device = gpu});
+             if (thread_state.recorder != nullptr) empty({1000}, {.device = gpu});
          }},
         {"cuda: device_malloc: a captured step cannot take memory",
          [](const Tensor&, Regression&) { cuda::device_free(cuda::device_malloc(64)); }},
@@ -115,7 +115,7 @@ TEST_CASE("capture: forbidden actions are named, and the step goes on without th
                 CHECK(error.kind() == ErrorKind::state);
                 CHECK_THAT(error.what(), Catch::StartsWith(f.text));
             }
-            CHECK(StepRecorder::current() == nullptr);
+            CHECK(thread_state.recorder == nullptr);
             // the work before the error has been done, as if the eager step had thrown there
             eager.extra = captured.extra = [](const Tensor&) {};
             mean(square(matmul(x, eager.w) - 1.0)).backward();
@@ -141,7 +141,7 @@ TEST_CASE("capture: an exception of the step's own ends it", "[cuda][emulation]"
     cuda::CapturedStep step(
         [&](const Tensors& in) {
             const Tensor y = in[0] + 1.0;
-            if (fails && StepRecorder::current() != nullptr) throw 42;
+            if (fails && thread_state.recorder != nullptr) throw 42;
             return Tensors{y};
         },
         {.warmup = 1, .device = gpu});
@@ -185,7 +185,7 @@ TEST_CASE("capture: another thread's work on the device is refused while a step 
     std::string refused;
     cuda::CapturedStep step(
         [&](const Tensors& in) -> Tensors {
-            if (StepRecorder::current() != nullptr) {
+            if (thread_state.recorder != nullptr) {
                 std::thread([&] {
                     try {
                         static_cast<void>(x + x);

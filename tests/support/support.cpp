@@ -6,6 +6,7 @@
 #include <random>
 
 #include "autograd/op.h"
+#include "core/thread_state.h"
 
 namespace mezzo::test {
 
@@ -76,7 +77,7 @@ std::string difference(std::span<const double> actual, std::span<const double> e
     return {};
 }
 
-ByDecomposition::ByDecomposition() { prefer_decomposition() = true; }
-ByDecomposition::~ByDecomposition() { prefer_decomposition() = false; }
+ByDecomposition::ByDecomposition() { thread_state.prefer_decomposition = true; }
+ByDecomposition::~ByDecomposition() { thread_state.prefer_decomposition = false; }
 
 }  // namespace mezzo::test

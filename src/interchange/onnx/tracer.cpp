@@ -166,7 +166,7 @@ std::string Tracer::no_form(const AnyOp& op, const Shape& result) const {
 void Tracer::computed(const AnyOp& op, In given, const void* at, In results) {
     if (results.empty() || !results[0].defined() || results[0].numel() == 0) return;
     const std::string module = graph_.module(), called = graph_.op();
-    const char* const composite = CompositeOp::running();
+    const char* const composite = thread_state.composite_op;
     graph_.enter(places_.path(places_.of_call(given)), !called.empty()        ? called
                                                        : composite != nullptr ? composite
                                                                               : called_name(op));
