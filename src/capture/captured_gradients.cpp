@@ -23,7 +23,7 @@ void CapturedGradients::used(TensorImpl& leaf) {
     notes.from_before = true;
     notes.before = slot.address();
     // Its factor comes from before the step, and the captured work applies it: a replay would do so again.
-    if (slot.pending_factor() != nullptr) repeatable_ = false;
+    if (slot.pending()) repeatable_ = false;
 }
 
 void CapturedGradients::replaced(TensorImpl& leaf) {

@@ -2,9 +2,9 @@
 
 #include <exception>
 
-#include "core/pending_factor.h"
 #include "core/random_offset.h"
 #include "core/tensor_impl.h"
+#include "optim/deferred_factor.h"
 
 namespace mezzo {
 
@@ -33,7 +33,7 @@ void StepGraph::capture(const std::function<void()>& step) {
         backend_.begin_capture(device_.index);
         thread_state.recorder = this;
         try {
-            PendingFactorScope pending_factors;
+            optim::PendingFactorScope pending_factors;
             step();
             pending_factors.apply();
         } catch (...) {

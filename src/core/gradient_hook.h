@@ -1,5 +1,6 @@
-// Hook on the gradients of leaves, for data parallelism, which reduces them between processes. The slot of a
-// gradient (core/gradient_slot.h) calls it before the gradient is used.
+// Hook on the gradients of leaves: data parallelism reduces them between processes, deferred unscaling
+// multiplies them by a factor that is pending. The gradient's slot (core/gradient_slot.h) calls its hooks before
+// anybody uses the gradient.
 #pragma once
 
 #include <atomic>
@@ -17,19 +18,26 @@ public:
     GradientHook(const GradientHook&) = delete;
     GradientHook& operator=(const GradientHook&) = delete;
 
-    // `index` is the leaf's index that was passed to GradientSlot::set_hook().
+    // `index` is the leaf's index that was passed to GradientSlot::link().
     //
     // Called before the gradient is read or replaced: waits for a reduction that is under way.
-    virtual void settle(std::uint32_t index) = 0;
+    virtual void settle(std::uint32_t /*index*/) {}
+    // Called before the gradient is read, after all hooks have settled: applies what is pending. Not called for
+    // an update that does so itself (GradientSlot::read_for_update).
+    virtual void apply(std::uint32_t /*index*/) {}
+    // Whether apply() would change the gradient.
+    virtual bool pending(std::uint32_t /*index*/) const { return false; }
+    // The gradient is being replaced or overwritten, or the leaf destroyed: nothing is pending for it any more.
+    virtual void forget(std::uint32_t /*index*/) noexcept {}
     // Called before an update: reduces gradients that have not been reduced yet, and waits for this one.
-    virtual void complete(std::uint32_t index) = 0;
+    virtual void complete(std::uint32_t /*index*/) {}
     // Called before something is added to the gradient, or becomes the gradient.
-    virtual void adding(std::uint32_t index) = 0;
+    virtual void adding(std::uint32_t /*index*/) {}
     // Memory for a new gradient (a view of a bucket), of the leaf's shape and dtype, with any values;
     // undefined if there is none.
-    virtual Tensor bucket_view(std::uint32_t index) = 0;
+    virtual Tensor bucket_view(std::uint32_t /*index*/) { return {}; }
     // Whether the gradient lies in memory from bucket_view(), to which the hook holds one more reference.
-    virtual bool is_bucket_view(std::uint32_t index, const Tensor& gradient) const = 0;
+    virtual bool is_bucket_view(std::uint32_t /*index*/, const Tensor& /*gradient*/) const { return false; }
 
     std::atomic<std::uint32_t> refs{0};
 };

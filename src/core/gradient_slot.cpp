@@ -1,7 +1,7 @@
 #include "core/gradient_slot.h"
 
-#include "core/gradient_hook.h"
-#include "core/pending_factor.h"
+#include <algorithm>
+
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 
@@ -20,50 +20,79 @@ GradientSlot::GradientSlot(TensorImpl& leaf) : leaf_(leaf) {}
 
 GradientSlot::~GradientSlot() {
     if (StepRecorder* const graph = thread_state.recorder) graph->leaf_destroyed(leaf_);
-    forget_pending_factor();
+    forget_pending();
 }
 
 const void* GradientSlot::address() const { return value_.defined() ? raw(value_) : nullptr; }
 
 bool GradientSlot::shared() const {
     if (!value_.defined()) return false;
-    const std::uint32_t own = hook_ && hook_->is_bucket_view(hook_index_, value_) ? 2 : 1;
-    return value_->refs.load() != 1 || value_->storage->refs.load() != own;
+    const bool in_bucket = std::any_of(links_.begin(), links_.end(), [this](const Link& link) {
+        return link.hook->is_bucket_view(link.index, value_);
+    });
+    return value_->refs.load() != 1 || value_->storage->refs.load() != (in_bucket ? 2u : 1u);
 }
 
-void GradientSlot::set_hook(const Ref<GradientHook>& hook, std::uint32_t index) {
-    hook_ = hook;
-    hook_index_ = index;
+bool GradientSlot::pending() const {
+    return std::any_of(links_.begin(), links_.end(),
+                       [](const Link& link) { return link.hook->pending(link.index); });
+}
+
+void GradientSlot::unlink(const GradientHook* hook) noexcept {
+    const auto found = std::find_if(links_.begin(), links_.end(),
+                                    [hook](const Link& link) { return link.hook.get() == hook; });
+    if (found == links_.end()) return;
+    const Link last = std::move(*found);  // may hold the last reference to the hook
+    links_.erase(found);
+}
+
+// The call may unlink its hook.
+template <class Call> void GradientSlot::each_link(const Call& call) {
+    for (std::size_t i = 0; i < links_.size();) {
+        const Link link = links_[i];
+        call(*link.hook, link.index);
+        if (i < links_.size() && links_[i].hook == link.hook) ++i;
+    }
 }
 
 void GradientSlot::settle() {
-    if (hook_) hook_->settle(hook_index_);
+    each_link([](GradientHook& hook, std::uint32_t index) { hook.settle(index); });
+}
+
+void GradientSlot::forget_pending() noexcept {
+    each_link([](GradientHook& hook, std::uint32_t index) { hook.forget(index); });
 }
 
 void GradientSlot::complete() {
-    if (hook_) hook_->complete(hook_index_);
+    each_link([](GradientHook& hook, std::uint32_t index) { hook.complete(index); });
 }
 
-Tensor GradientSlot::bucket_view() const { return hook_ ? hook_->bucket_view(hook_index_) : Tensor(); }
+Tensor GradientSlot::bucket_view() const {
+    for (const Link& link : links_)
+        if (Tensor view = link.hook->bucket_view(link.index); view.defined()) return view;
+    return {};
+}
 
 void GradientSlot::begin_in_bucket() {
-    if (!hook_ || value_.defined()) return;
-    hook_->adding(hook_index_);
+    if (links_.empty() || value_.defined()) return;
+    each_link([](GradientHook& hook, std::uint32_t index) { hook.adding(index); });
     if (const Tensor view = bucket_view(); view.defined()) put({view.zero_()});
 }
 
 const Tensor& GradientSlot::read() { return read_for_update(nullptr); }
 
-const Tensor& GradientSlot::read_for_update(const PendingFactor* own) {
+const Tensor& GradientSlot::read_for_update(const GradientHook* own) {
     settle();
     note_use();
-    if (pending_factor_ && pending_factor_.get() != own) pending_factor_->apply();
+    each_link([own](GradientHook& hook, std::uint32_t index) {
+        if (&hook != own) hook.apply(index);
+    });
     return value_;
 }
 
 const Tensor& GradientSlot::overwrite() {
     settle();
-    forget_pending_factor();
+    forget_pending();
     note_use();
     set_scale_state(0);
     return value_;
@@ -75,7 +104,7 @@ const Tensor& GradientSlot::add_in_place(ScaleState added) {
 }
 
 void GradientSlot::begin_adding(ScaleState added) {
-    if (hook_) hook_->adding(hook_index_);
+    each_link([](GradientHook& hook, std::uint32_t index) { hook.adding(index); });
     read();
     if (StepRecorder* const graph = thread_state.recorder)
         graph->scale_state_changed(leaf_, !value_.defined(), added);
@@ -84,7 +113,7 @@ void GradientSlot::begin_adding(ScaleState added) {
 
 void GradientSlot::put(const Gradient& gradient) {
     settle();
-    forget_pending_factor();
+    forget_pending();
     if (StepRecorder* const graph = thread_state.recorder) graph->gradient_replaced(leaf_);
     value_ = gradient.value;
     set_scale_state(gradient.scale_state);
@@ -114,10 +143,6 @@ void GradientSlot::note_replayed(bool known, ScaleState parts) {
 
 void GradientSlot::note_use() {
     if (StepRecorder* const graph = thread_state.recorder) graph->gradient_used(leaf_);
-}
-
-void GradientSlot::forget_pending_factor() noexcept {
-    if (pending_factor_) pending_factor_->detach(*this);
 }
 
 void GradientSlot::set_scale_state(ScaleState parts) {

@@ -21,9 +21,8 @@ std::unique_ptr<BackwardListener> make_tracker(const Tensors& outputs, bool crea
 
 constexpr std::size_t none = ~std::size_t(0);
 
-BackwardObserver* observer_of(const Tensor& leaf) {
-    GradientHook* const hook = leaf->grad_meta ? leaf->grad_meta->gradient.hook() : nullptr;
-    return static_cast<BackwardObserver*>(hook);  // the only derived class
+GradientSlot::Link link_of(const Tensor& leaf) {
+    return leaf->grad_meta ? leaf->grad_meta->gradient.find<BackwardObserver>() : GradientSlot::Link{};
 }
 
 BackwardObserver& as_observer(const Ref<GradientHook>& hook) { return static_cast<BackwardObserver&>(*hook); }
@@ -50,12 +49,13 @@ void ReadinessTracker::walk(const Tensors& outputs) {
     std::size_t met = 0;
     const auto follow = [&](const Edge& edge, std::uint64_t from) {
         if (edge.node && seen.insert(edge.node.get()).second) stack.push_back(edge.node.get());
-        BackwardObserver* const observer = edge.leaf.defined() ? observer_of(edge.leaf) : nullptr;
-        if (observer == nullptr) return;
+        const GradientSlot::Link link = edge.leaf.defined() ? link_of(edge.leaf) : GradientSlot::Link{};
+        if (!link.hook) return;
+        BackwardObserver* const observer = &as_observer(link.hook);
         const std::uint64_t sequence = leaf_hooks(edge.leaf) ? 0 : from;
         const auto [at, fresh] = known.emplace(edge.leaf.impl(), events_.size());
         if (fresh) {
-            events_.push_back({sequence, met++, observer, edge.leaf->grad_meta->gradient.hook_index()});
+            events_.push_back({sequence, met++, observer, link.index});
             add_observer(observer);
         } else if (sequence < events_[at->second].sequence) {
             events_[at->second].sequence = sequence;
@@ -129,8 +129,9 @@ void ReadinessTracker::visited(std::uint64_t next) {
 
 // Only an opaque node delivers to a leaf that the walk has not found.
 void ReadinessTracker::delivering(const Tensor& leaf) {
-    BackwardObserver* const observer = opaque_.empty() ? nullptr : observer_of(leaf);
-    if (observer == nullptr) return;
+    const GradientSlot::Link link = opaque_.empty() ? GradientSlot::Link{} : link_of(leaf);
+    if (!link.hook) return;
+    BackwardObserver* const observer = &as_observer(link.hook);
     const std::size_t before = observers_.size();
     add_observer(observer);
     if (observers_.size() == before) return;

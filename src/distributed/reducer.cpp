@@ -48,7 +48,7 @@ BucketSizes sizes_of(const DataParallelOptions& options, const std::vector<LeafK
 Reducer::Reducer(const StateDict& parameters, const Group& group, const DataParallelOptions& options)
     : group_(group), options_(options), where_(parameters.size()), arrivals_(parameters.size()) {
     for (const auto& [name, parameter] : parameters) {
-        check(parameter->grads().gradient.hook() == nullptr, ErrorKind::value, "DataParallel: parameter ",
+        check(!parameter->grads().gradient.find<Reducer>().hook, ErrorKind::value, "DataParallel: parameter ",
               name, " belongs to another DataParallel already");
         names_.push_back(name);
         leaves_.push_back(parameter);
@@ -58,7 +58,7 @@ Reducer::Reducer(const StateDict& parameters, const Group& group, const DataPara
 void Reducer::attach() {
     number_ = group_.impl().last();
     for (std::uint32_t place = 0; place < leaves_.size(); ++place)
-        slot(place).set_hook(Ref<GradientHook>(this), place);
+        slot(place).link({Ref<GradientHook>(this), place});
 }
 
 void Reducer::detach(bool wait) noexcept {
@@ -70,7 +70,7 @@ void Reducer::detach(bool wait) noexcept {
     }
     lose_all();
     ++layouts_;  // invalidates graphs that reduce these gradients
-    for (std::uint32_t place = 0; place < leaves_.size(); ++place) slot(place).set_hook({}, 0);
+    for (std::uint32_t place = 0; place < leaves_.size(); ++place) slot(place).unlink(this);
 }
 
 std::vector<LeafKind> Reducer::kinds() const {

@@ -20,7 +20,9 @@ std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
     return hash;
 }
 
-const GradientHook* hook_of(const Tensor& parameter) { return parameter->grads().gradient.hook(); }
+const GradientHook* reducer_of(const Tensor& parameter) {
+    return parameter->grads().gradient.find<Reducer>().hook.get();
+}
 
 // Returns the indices of the parameters that an update would change.
 std::vector<std::size_t> with_gradients(const optim::OptimizerImpl& optimizer) {
@@ -57,7 +59,7 @@ void check_shardable(const optim::OptimizerImpl& optimizer, const GradientHook* 
     check(optimizer.sharing == nullptr, ErrorKind::state, "shard: this ", optimizer.type,
           " is sharded already; call shard() once");
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
-        const GradientHook* const hook = hook_of(optimizer.slots[i].param);
+        const GradientHook* const hook = reducer_of(optimizer.slots[i].param);
         if (hook == reducer) continue;
         fail(ErrorKind::value, "shard: ", optimizer.describe(i), " of this ", optimizer.type, " belongs to ",
              hook == nullptr ? "no" : "another",
@@ -121,7 +123,7 @@ void Sharding::begin_update(const optim::OptimizerImpl& optimizer, const std::ve
     std::exception_ptr error = before;
     if (!error) try {
             for (std::size_t i = 0; i < optimizer.slots.size(); ++i)
-                if (hook_of(optimizer.slots[i].param) != reducer_)
+                if (reducer_of(optimizer.slots[i].param) != reducer_)
                     fail(ErrorKind::state, optimizer.type, ": nobody averages the gradient of ",
                          optimizer.describe(i),
                          "; the DataParallel that was given to shard() must live as long as steps are taken");

@@ -1,5 +1,4 @@
 // Re-runs a skipped step under a RangeTrace, then restores gradients, buffers and generator.
-#include "core/gradient_hook.h"
 #include "core/gradient_slot.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
@@ -24,15 +23,14 @@ public:
             parameter->grads().gradient.read();  // the last call that may throw
         for (const Tensor& parameter : parameters) {
             GradientSlot& slot = parameter->grads().gradient;
-            gradients_.push_back({parameter, slot.take(), Ref<GradientHook>(slot.hook()), slot.hook_index()});
-            slot.set_hook({}, 0);
+            gradients_.push_back({parameter, slot.take(), slot.exchange_links({})});
         }
     }
     ~Restored() {
         for (const Kept& kept : gradients_) {
             GradientSlot& slot = kept.parameter->grads().gradient;
             slot.drop();  // it is in no bucket
-            slot.set_hook(kept.hook, kept.index);
+            slot.exchange_links(kept.links);
             slot.put(kept.gradient);
         }
         set_random_state(random_);
@@ -49,8 +47,7 @@ private:
     struct Kept {
         Tensor parameter;
         Gradient gradient;
-        Ref<GradientHook> hook;
-        std::uint32_t index;
+        std::vector<GradientSlot::Link> links;
     };
     RandomState random_;
     std::vector<std::pair<Tensor, Tensor>> buffers_;

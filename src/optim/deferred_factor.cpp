@@ -1,6 +1,7 @@
 #include "optim/deferred_factor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
@@ -16,6 +17,53 @@ bool has_gradient(const Tensor& parameter) {
 }
 
 }  // namespace
+
+void PendingFactor::attach(const std::vector<TensorImpl*>& leaves) {
+    bool shared = false;
+    for (TensorImpl* leaf : leaves) {
+        GradientSlot& slot = leaf->grads().gradient;
+        shared = shared || slot.shared();
+        slot.forget_pending();
+        slot.link({Ref<GradientHook>(this), std::uint32_t(leaves_.size())});
+        leaves_.push_back(leaf);
+    }
+    if (shared) {
+        apply_all();
+    } else if (PendingFactorScope* const scope = PendingFactorScope::current) {
+        scope->factors_.emplace_back(this);
+    }
+}
+
+void PendingFactor::forget(std::uint32_t index) noexcept {
+    if (TensorImpl* const leaf = std::exchange(leaves_[index], nullptr))
+        leaf->grad_meta->gradient.unlink(this);
+}
+
+void PendingFactor::apply_all() {
+    const Ref<PendingFactor> alive(this);
+    for (TensorImpl* const leaf : leaves_)
+        if (leaf != nullptr) leaf->grad_meta->gradient.settle();  // a reduction comes before the factor
+    std::vector<TensorImpl*> leaves;
+    Tensors gradients;
+    for (TensorImpl* const leaf : leaves_) {
+        if (leaf == nullptr) continue;
+        leaves.push_back(leaf);
+        gradients.push_back(leaf->grad_meta->gradient.unsettled());
+    }
+    if (leaves.empty()) return;
+    multiply(leaves, gradients);
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+        GradientSlot& slot = leaves[i]->grad_meta->gradient;
+        slot.set_applied(gradients[i]);
+        bump_version(gradients[i]);
+    }
+    for (std::uint32_t i = 0; i < leaves_.size(); ++i) forget(i);
+}
+
+void PendingFactorScope::apply() {
+    for (const Ref<PendingFactor>& factor : factors_) factor->apply_all();
+    factors_.clear();
+}
 
 DeferredFactor::DeferredFactor(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen)
     : state_(state), norm_(norm), measured_(list.leaves.size()), widen_(widen) {}
@@ -54,14 +102,15 @@ void DeferredFactor::multiply(const std::vector<TensorImpl*>& leaves, Tensors& g
 }
 
 Ref<DeferredFactor> common_pending_factor(const Tensors& parameters) {
-    PendingFactor* common = nullptr;
+    Ref<DeferredFactor> common;
     for (const Tensor& parameter : parameters) {
         if (!parameter.defined() || !has_gradient(parameter)) continue;
-        PendingFactor* const own = parameter->grad_meta->gradient.pending_factor();
-        if (own == nullptr || (common != nullptr && own != common)) return {};
+        const GradientSlot::Link link = parameter->grad_meta->gradient.find<DeferredFactor>();
+        const Ref<DeferredFactor> own(static_cast<DeferredFactor*>(link.hook.get()));
+        if (!own || (common && !(own == common))) return {};
         common = own;
     }
-    return Ref<DeferredFactor>(static_cast<DeferredFactor*>(common));  // the only derived class
+    return common;
 }
 
 }  // namespace mezzo::optim

@@ -1,9 +1,12 @@
-// Deferred unscaling and clipping (core/pending_factor.h): unscale_ and clip_grad_norm_ leave the
-// multiplication of the gradients to the update, which reads them anyway. A gradient that is read earlier is
-// multiplied then.
+// Deferred unscaling and clipping: unscale_ and clip_grad_norm_ leave the multiplication of the gradients by a
+// factor that only the device knows, such as 1 / scale, to the update, which reads them anyway. For any other
+// reader the gradient's slot applies the factor first.
 #pragma once
 
-#include "core/pending_factor.h"
+#include <vector>
+
+#include "core/gradient_hook.h"
+#include "core/gradient_slot.h"
 #include "core/tensor_impl.h"
 #include "kernels/step.h"
 
@@ -11,7 +14,48 @@ namespace mezzo::optim {
 
 struct GradientList;
 
-// The pending factor of one list of gradients.
+// One pending factor and its gradients. Their slots hold a reference to it; it has plain pointers to the
+// slots.
+class PendingFactor : public GradientHook {
+public:
+    // Makes the factor pending for the gradients of these leaves. If anything but its slot refers to one of
+    // them, all are multiplied at once.
+    void attach(const std::vector<TensorImpl*>& leaves);
+    // Multiplies all gradients for which it is still pending.
+    void apply_all();
+
+    void apply(std::uint32_t) override { apply_all(); }
+    bool pending(std::uint32_t) const override { return true; }
+    void forget(std::uint32_t index) noexcept override;
+
+protected:
+    // Multiplies gradients[i], of leaves[i], or replaces it by the product.
+    virtual void multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) = 0;
+
+private:
+    std::vector<TensorImpl*> leaves_;  // null: no longer pending
+};
+
+// Collects the factors that become pending on this thread while it is open. apply() multiplies the gradients
+// for which they are still pending. A captured step ends with it, so that no replay depends on a factor of an
+// earlier one.
+class [[nodiscard]] PendingFactorScope {
+public:
+    PendingFactorScope() : outer_(current) { current = this; }
+    ~PendingFactorScope() { current = outer_; }
+    PendingFactorScope(const PendingFactorScope&) = delete;
+    PendingFactorScope& operator=(const PendingFactorScope&) = delete;
+
+    void apply();
+
+private:
+    friend class PendingFactor;
+    static constinit inline thread_local PendingFactorScope* current = nullptr;
+    PendingFactorScope* outer_;
+    std::vector<Ref<PendingFactor>> factors_;
+};
+
+// The factor of one list of gradients.
 class DeferredFactor final : public PendingFactor {
 public:
     // state: holds the StepState that `statistics` has computed for the list's gradients. norm: their norm,

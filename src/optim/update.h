@@ -14,7 +14,7 @@ namespace mezzo::optim {
 // The step kernels of a device, or the CPU's on copies. Throws Error(backend) in a build without the device.
 const StepKernels& kernels_of(Device device);
 
-// Treatment of gradients with a pending factor (optim/pending_factor.h) when a list of them is made.
+// Treatment of gradients with a pending factor (optim/deferred_factor.h) when a list of them is made.
 enum class PendingFactors : std::uint8_t {
     apply,  // multiplied now
     keep,   // stays pending if all have the same factor, by which the caller then multiplies

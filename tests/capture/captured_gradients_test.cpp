@@ -1,4 +1,4 @@
-// Gradients with a pending factor (core/pending_factor.h) in steps captured as graphs.
+// Gradients with a pending factor (optim/deferred_factor.h) in steps captured as graphs.
 #include <catch2/catch.hpp>
 
 #include "capture/step_graph.h"
@@ -272,11 +272,11 @@ TEST_CASE("captured gradients: whether a graph fits is asked without a launch", 
     p.optimizer.zero_grad(false);
     p.scaler.scale(sum(p.w * 3.0)).backward();
     p.scaler.unscale_(p.optimizer);
-    REQUIRE(p.w->grad_meta->gradient.pending_factor() != nullptr);
+    REQUIRE(p.w->grad_meta->gradient.pending());
     const std::uint64_t launches = cuda::counters().launches;
     CHECK(graph.fits());
     CHECK(cuda::counters().launches == launches);
-    CHECK(p.w->grad_meta->gradient.pending_factor() != nullptr);
+    CHECK(p.w->grad_meta->gradient.pending());
     graph.replay();  // to the gradient with its factor
     CHECK(test::doubles(p.w.grad()) == std::vector<double>(4, 3.5));
     p.w.set_grad(more.clone());

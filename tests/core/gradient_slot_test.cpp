@@ -3,9 +3,9 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "core/pending_factor.h"
 #include "core/tensor_impl.h"
 #include "mezzo/mezzo.h"
+#include "optim/deferred_factor.h"
 #include "tests/support/support.h"
 
 namespace {
@@ -16,7 +16,7 @@ using test::doubles;
 GradientSlot& slot_of(const Tensor& leaf) { return leaf->grads().gradient; }
 
 // A pending factor of 2 that counts how often it is applied.
-struct Twice final : PendingFactor {
+struct Twice final : optim::PendingFactor {
     int times = 0;
     bool fails = false;
     void multiply(const std::vector<TensorImpl*>& leaves, Tensors& gradients) override {
@@ -50,7 +50,7 @@ TEST_CASE("gradient slot: one look multiplies all that wait, once", "[gradient]"
     const Ref<Twice> twice(new Twice);
     twice->attach(impls(w));
     CHECK(twice->times == 0);
-    CHECK((slot_of(w[0]).defined() && slot_of(w[0]).pending_factor() == twice.get()));
+    CHECK((slot_of(w[0]).defined() && slot_of(w[0]).pending()));
     slot_of(w[2]).drop();
     CHECK(doubles(w[1].grad()) == std::vector<double>{4});
     CHECK(doubles(w[0].grad()) == std::vector<double>{2});
@@ -80,10 +80,10 @@ TEST_CASE("gradient slot: what others hold is multiplied at once, what is overwr
     CHECK(slot_of(w[1]).shared());
     twice->attach({w[0].impl(), w[1].impl()});
     CHECK(twice->times == 1);
-    CHECK((!slot_of(w[0]).pending_factor() && !slot_of(w[1]).pending_factor()));
+    CHECK((!slot_of(w[0]).pending() && !slot_of(w[1]).pending()));
     twice->attach({w[2].impl()});
     CHECK(doubles(slot_of(w[2]).overwrite()) == std::vector<double>{3});
-    CHECK_FALSE(slot_of(w[2]).pending_factor());
+    CHECK_FALSE(slot_of(w[2]).pending());
     CHECK(twice->times == 1);
 }
 
@@ -105,9 +105,9 @@ TEST_CASE("gradient slot: a scope multiplies what waits at its end, leaves and f
         Tensors w = leaves(3);
         Ref<Twice> twice(new Twice);
         {
-            PendingFactorScope outer;
+            optim::PendingFactorScope outer;
             {
-                PendingFactorScope scope;
+                optim::PendingFactorScope scope;
                 twice->attach(impls(w));
                 w.erase(w.begin());
                 scope.apply();

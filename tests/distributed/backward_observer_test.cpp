@@ -21,10 +21,10 @@ public:
     explicit Notes(const Tensors& leaves) : leaves_(leaves) {}
     void attach() {
         for (std::uint32_t i = 0; i < leaves_.size(); ++i)
-            leaves_[i]->grads().gradient.set_hook(Ref<GradientHook>(this), i);
+            leaves_[i]->grads().gradient.link({Ref<GradientHook>(this), i});
     }
     void detach() {
-        for (const Tensor& leaf : leaves_) leaf->grads().gradient.set_hook({}, 0);
+        for (const Tensor& leaf : leaves_) leaf->grads().gradient.unlink(this);
     }
     std::string take() { return std::exchange(text_, {}); }
     bool offers_homes = false;

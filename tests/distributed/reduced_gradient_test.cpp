@@ -77,8 +77,8 @@ TEST_CASE("reduced gradient: it is reduced before the factor that it waits for",
         scaler.scale(sum(net.first) * double(1 + 2 * rank) + sum(net.second)).backward();
         scaler.unscale_(optimizer);
         // Only its slot and the bucket hold the gradient, so its factor is pending.
-        RANK_CHECK(slot_of(net.first).pending_factor() != nullptr);
-        RANK_CHECK(slot_of(net.second).pending_factor() != nullptr);
+        RANK_CHECK(slot_of(net.first).pending());
+        RANK_CHECK(slot_of(net.second).pending());
         // The first parameter's bucket leaves at once, because this loss does not reach it; adding to the
         // second applies the factor to both.
         sum(net.second * 2.0).backward();
@@ -97,8 +97,8 @@ TEST_CASE("reduced gradient: it is made where it travels from", "[distributed]")
                 const amp::Autocast scope({.dtype = bfloat16});
                 sum(net(token_ids(group.rank())).to(float32)).backward();
                 for (const Tensor& p : net.parameters()) {
-                    const GradientSlot& slot = slot_of(p);
-                    RANK_CHECK(slot.hook()->is_bucket_view(slot.hook_index(), p.grad()) == in_buckets);
+                    const GradientSlot::Link link = slot_of(p).find<GradientHook>();
+                    RANK_CHECK(link.hook->is_bucket_view(link.index, p.grad()) == in_buckets);
                 }
             }
         });
