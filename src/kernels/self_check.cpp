@@ -15,7 +15,7 @@
 #include "core/separate_memory.h"
 #include "core/step_recorder.h"
 #include "kernels/registry.h"
-#include "kernels/self_check_file.h"
+#include "kernels/choice_file.h"
 #include "mezzo/error.h"
 #include "mezzo/version.h"
 

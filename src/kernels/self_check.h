@@ -4,7 +4,7 @@
 // when a thread first requests its fast path; other threads wait for it. It has memory and inputs of its own:
 // random numbers, statistics, gradients and memory limits of the program are not changed.
 //
-// The user's cache folder has the results (kernels/self_check_file.h), so that the next process need not
+// The user's cache folder has the results (kernels/choice_file.h), so that the next process need not
 // repeat the checks. A process that dies in a check leaves a mark there; the next process then uses the plain
 // path.
 #pragma once

@@ -8,7 +8,7 @@
 
 #include "core/build_id.h"
 #include "core/log_line.h"
-#include "kernels/self_check_file.h"
+#include "kernels/choice_file.h"
 #include "mezzo/cuda.h"
 #include "mezzo/device.h"
 #include "mezzo/log.h"

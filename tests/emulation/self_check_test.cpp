@@ -10,7 +10,7 @@
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/runtime.h"
 #include "kernels/self_check.h"
-#include "kernels/self_check_file.h"
+#include "kernels/choice_file.h"
 #include "mezzo/capture.h"
 #include "mezzo/ops.h"
 #include "tests/emulation/engine.h"

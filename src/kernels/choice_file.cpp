@@ -1,4 +1,4 @@
-#include "kernels/self_check_file.h"
+#include "kernels/choice_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
