@@ -33,25 +33,6 @@ std::string one_line(std::string text) {
     return text;
 }
 
-constexpr std::string_view good_text = "passed", bad_text = "not used; ";
-
-// "self-check: passed" or "self-check: not used; reason"
-std::string line_of(const std::string& self_check, const CheckResult& result) {
-    if (result.state == CheckResult::good) return fmt::format("{}: {}\n", self_check, good_text);
-    return fmt::format("{}: {}{}\n", self_check, bad_text, one_line(result.reason));
-}
-
-void read_line(std::string_view line, CheckResults& results) {
-    const std::size_t colon = line.find(": ");
-    if (colon == std::string_view::npos) return;
-    const std::string self_check(line.substr(0, colon));
-    const std::string_view result = line.substr(colon + 2);
-    if (result == good_text)
-        results[self_check] = {CheckResult::good, {}};
-    else if (result.starts_with(bad_text))
-        results[self_check] = {CheckResult::bad, std::string(result.substr(bad_text.size()))};
-}
-
 // Opens a lock or mark file in the cache folder; returns -1 if that is impossible.
 int open_beside(const std::string& path) {
     std::error_code error;
@@ -60,7 +41,7 @@ int open_beside(const std::string& path) {
 }
 
 // Locks a file among processes for the length of a scope. Goes on without the lock after a second: then two
-// processes may write at once, and one result may be lost, which costs another self-check.
+// processes may write at once, and one result may be lost, which costs another attempt.
 class FileLock {
 public:
     explicit FileLock(const std::string& path) : file_(path.empty() ? -1 : open_beside(path)) {
@@ -86,60 +67,63 @@ std::string in_cache(const std::string& name) {
 
 }  // namespace
 
-SelfCheckFile::SelfCheckFile(std::string identity) : identity_(one_line(std::move(identity))) {}
+ChoiceFile::ChoiceFile(std::string family, std::string identity)
+    : family_(std::move(family)), identity_(one_line(std::move(identity))) {}
 
-std::string SelfCheckFile::file_name() const {
-    return fmt::format("fast-paths-{:016x}.txt", hash_of(identity_));
+std::string ChoiceFile::file_name() const {
+    return fmt::format("{}-{:016x}.txt", family_, hash_of(identity_));
 }
 
-std::string SelfCheckFile::mark_path(const std::string& self_check) const {
-    return in_cache(fmt::format("fast-paths-{:016x}.begun", hash_of(identity_ + "\n" + self_check)));
+std::string ChoiceFile::mark_path(const std::string& key) const {
+    return in_cache(fmt::format("{}-{:016x}.begun", family_, hash_of(identity_ + "\n" + key)));
 }
 
-CheckResults SelfCheckFile::load() const {
+Choices ChoiceFile::load() const {
     const std::string text = read_user_cache(file_name().c_str());
     const std::size_t end = text.rfind("end ");
     const std::string begin = identity_ + "\n";
     if (end == std::string::npos || !text.starts_with(begin)) return {};
     const std::string_view body = std::string_view(text).substr(0, end);
     if (text.substr(end) != checksum_line(body)) return {};
-    CheckResults results;
+    Choices choices;
     for (std::size_t at = begin.size(), line_end; (line_end = body.find('\n', at)) != std::string_view::npos;
-         at = line_end + 1)
-        read_line(body.substr(at, line_end - at), results);
-    return results;
+         at = line_end + 1) {
+        const std::string_view line = body.substr(at, line_end - at);
+        if (const std::size_t colon = line.find(": "); colon != std::string_view::npos)
+            choices[std::string(line.substr(0, colon))] = line.substr(colon + 2);
+    }
+    return choices;
 }
 
-void SelfCheckFile::save(const std::string& self_check, const CheckResult& result) const {
-    const FileLock lock(in_cache("fast-paths.lock"));
-    CheckResults results = load();
-    results[self_check] = result;
+void ChoiceFile::save(const std::string& key, const std::string& choice) const {
+    const FileLock lock(in_cache(family_ + ".lock"));
+    Choices choices = load();
+    choices[key] = one_line(choice);
     std::string text = identity_ + "\n";
-    for (const auto& [name, one] : results) text += line_of(name, one);
+    for (const auto& [one, chosen] : choices) text += fmt::format("{}: {}\n", one, chosen);
     write_user_cache(file_name().c_str(), text + checksum_line(text));
 }
 
 // The mark is a file with a line. An empty file was made by a process that has not locked it yet, or that
-// died before the check began.
-SelfCheckFile::Mark::Mark(const SelfCheckFile& file, const std::string& self_check)
-    : path_(file.mark_path(self_check)) {
+// died before its attempt began.
+ChoiceFile::Mark::Mark(const ChoiceFile& file, const std::string& key) : path_(file.mark_path(key)) {
     if (path_.empty()) return;
     file_ = open_beside(path_);
     if (file_ < 0) return;
     struct stat status;
     const bool locked = flock(file_, LOCK_EX | LOCK_NB) == 0 && fstat(file_, &status) == 0;
-    if (!locked || status.st_nlink == 0) {  // another process runs the same check, or has just ended it
+    if (!locked || status.st_nlink == 0) {  // another process makes the same attempt, or has just ended it
         close(std::exchange(file_, -1));
         return;
     }
     found_ = status.st_size != 0;
-    const std::string text = file.identity_ + "\n" + self_check + "\n";
+    const std::string text = file.identity_ + "\n" + key + "\n";
     if (found_ || write(file_, text.data(), text.size()) > 0) return;
     unlink(path_.c_str());  // no room for a mark
     close(std::exchange(file_, -1));
 }
 
-SelfCheckFile::Mark::~Mark() {
+ChoiceFile::Mark::~Mark() {
     if (file_ < 0) return;
     // On NFS a file that another process has opened outlives this: empty, it marks nothing.
     static_cast<void>(ftruncate(file_, 0) == 0);

@@ -1,35 +1,34 @@
-// Cache of self-check results in the user's cache folder. There is one file per identity of a device:
-// "fast-paths-<hash>.txt" has the identity, a line per result, and a checksum. A file that is damaged or
-// belongs to another identity counts as empty. Several processes may use the folder at once. Without a folder
-// nothing is stored. Throws only std::bad_alloc.
+// Cache of choices between kernels in the user's cache folder: which fast paths have passed their self-check, and
+// which kernels of matrix products are the fastest. There is one file per family and identity, such as that of a
+// device: "<family>-<hash>.txt" has the identity, a line "key: choice" each, and a checksum. A file that is
+// damaged or belongs to another identity counts as empty. Several processes may use the folder at once. Without
+// a folder nothing is stored. Throws only std::bad_alloc.
 #pragma once
 
 #include <map>
 #include <string>
 
-#include "kernels/self_check.h"
-
 namespace mezzo {
 
-using CheckResults = std::map<std::string, CheckResult>;  // by text_of(self_check)
+using Choices = std::map<std::string, std::string>;  // by key
 
-class SelfCheckFile {
+class ChoiceFile {
 public:
-    // identity: one line.
-    explicit SelfCheckFile(std::string identity);
-    CheckResults load() const;
-    // Adds a result to the file, or replaces it.
-    void save(const std::string& self_check, const CheckResult& result) const;
+    // identity: one line. A choice holds for this build, hardware and driver, as far as they are in it.
+    ChoiceFile(std::string family, std::string identity);
+    Choices load() const;
+    // Adds a choice to the file, or replaces it. The key has no ": ".
+    void save(const std::string& key, const std::string& choice) const;
 
-    // A mark that a self-check has begun. While the object lives the mark is locked, so that a mark without a
-    // lock is that of a process that died.
+    // A mark that an attempt has begun, which may end the process. While the object lives the mark is locked, so
+    // that a mark without a lock is that of a process that died.
     class Mark {
     public:
-        Mark(const SelfCheckFile& file, const std::string& self_check);
-        ~Mark();  // the check has ended, in whichever way
+        Mark(const ChoiceFile& file, const std::string& key);
+        ~Mark();  // the attempt has ended, in whichever way
         Mark(const Mark&) = delete;
         Mark& operator=(const Mark&) = delete;
-        // Whether an earlier process began this self-check and died before it ended.
+        // Whether an earlier process began this attempt and died before it ended.
         bool found() const { return found_; }
 
     private:
@@ -40,9 +39,9 @@ public:
 
 private:
     std::string file_name() const;
-    std::string mark_path(const std::string& self_check) const;
+    std::string mark_path(const std::string& key) const;
 
-    const std::string identity_;
+    const std::string family_, identity_;
 };
 
 }  // namespace mezzo

@@ -14,8 +14,8 @@
 #include "core/log_line.h"
 #include "core/separate_memory.h"
 #include "core/step_recorder.h"
-#include "kernels/registry.h"
 #include "kernels/choice_file.h"
+#include "kernels/registry.h"
 #include "mezzo/error.h"
 #include "mezzo/version.h"
 
@@ -124,10 +124,24 @@ CheckResult try_self_check(const SelfChecks& list, const SelfCheck& self_check, 
 
 // ---- results of a device
 
+constexpr std::string_view good_text = "passed", bad_text = "not used; ";
+
+// Text of a result in the file, and back. Other texts are open results.
+std::string text_of(const CheckResult& result) {
+    return std::string(result.state == CheckResult::good ? good_text : bad_text) + result.reason;
+}
+CheckResult result_of(std::string_view text) {
+    if (text == good_text) return {CheckResult::good, {}};
+    if (!text.starts_with(bad_text)) return {};
+    return {CheckResult::bad, std::string(text.substr(bad_text.size()))};
+}
+
 struct Book {
-    explicit Book(std::string identity) : file(std::move(identity)), results(file.load()) {}
-    SelfCheckFile file;
-    CheckResults results;
+    explicit Book(std::string identity) : file("fast-paths", std::move(identity)) {
+        for (const auto& [self_check, text] : file.load()) results[self_check] = result_of(text);
+    }
+    ChoiceFile file;
+    std::map<std::string, CheckResult> results = {};  // by text_of(self_check)
     std::map<std::string, int> attempts = {};
 };
 
@@ -150,7 +164,7 @@ Book& book_of(const SelfChecks& list, Device device) {
 std::string log_text(const SelfCheck& self_check, Device device, const CheckResult& result) {
     const std::string what =
         fmt::format("fast path {} on {}:{}: ", text_of(self_check), name(device.type()), int(device.index));
-    return what + (result.state == CheckResult::good ? "passed" : "not used; " + result.reason);
+    return what + text_of(result);
 }
 
 constexpr const char* died =
@@ -160,16 +174,16 @@ constexpr const char* died =
 CheckResult run_self_check(const SelfChecks& list, const SelfCheck& self_check, Device device, Book& book,
                            bool heeds_marks) {
     const std::string what = text_of(self_check);
-    const SelfCheckFile::Mark mark(book.file, what);
+    const ChoiceFile::Mark mark(book.file, what);
     CheckResult result;
     if (mark.found() && heeds_marks) {
-        result = book.file.load()[what];  // of a process that has ended the check since
+        result = result_of(book.file.load()[what]);  // of a process that has ended the check since
         if (result.state == CheckResult::open) result = {CheckResult::bad, died};
     } else {
         result = try_self_check(list, self_check, device);
     }
     book.results[what] = result;
-    if (result.state != CheckResult::open) book.file.save(what, result);
+    if (result.state != CheckResult::open) book.file.save(what, text_of(result));
     state_of(device, slot_of(self_check)).store(result.state, std::memory_order_release);
     return result;
 }

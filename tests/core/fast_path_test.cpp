@@ -48,44 +48,44 @@ TEST_CASE("fast path: automatic unless a program says otherwise", "[fast_path]")
 
 TEST_CASE("fast path: results are kept by identity", "[fast_path]") {
     const CacheFolder cache;
-    const SelfCheckFile one("GPU one"), two("GPU two");
-    one.save("path float32", {CheckResult::good, {}});
-    one.save("path float16", {CheckResult::bad, "element 3 is 1; the plain path gives 2:\n5"});
+    const ChoiceFile one("fast-paths", "GPU one"), two("fast-paths", "GPU two");
+    one.save("path float32", "passed");
+    one.save("path float16", "not used; element 3 is 1; the plain path gives 2:\n5");
     CHECK(two.load().empty());
-    const CheckResults found = SelfCheckFile("GPU one").load();
+    const Choices found = ChoiceFile("fast-paths", "GPU one").load();
     REQUIRE(found.size() == 2);
-    CHECK(found.at("path float32").state == CheckResult::good);
-    CHECK(found.at("path float16").state == CheckResult::bad);
-    CHECK(found.at("path float16").reason == "element 3 is 1; the plain path gives 2: 5");
-    two.save("path float32", {CheckResult::bad, ""});
-    CHECK(two.load().at("path float32").state == CheckResult::bad);
+    CHECK(found.at("path float32") == "passed");
+    CHECK(found.at("path float16") == "not used; element 3 is 1; the plain path gives 2: 5");
+    two.save("path float32", "not used");
+    CHECK(two.load().at("path float32") == "not used");
     CHECK(one.load().size() == 2);
+    CHECK(ChoiceFile("gemm-cpu", "GPU one").load().empty());
 }
 
 TEST_CASE("fast path: a mark is found when its process is gone, and only then", "[fast_path]") {
     const CacheFolder cache;
-    const SelfCheckFile file("GPU");
-    { CHECK_FALSE(SelfCheckFile::Mark(file, "path").found()); }
-    { CHECK_FALSE(SelfCheckFile::Mark(file, "path").found()); }  // the first self_check has ended
+    const ChoiceFile file("fast-paths", "GPU");
+    { CHECK_FALSE(ChoiceFile::Mark(file, "path").found()); }
+    { CHECK_FALSE(ChoiceFile::Mark(file, "path").found()); }  // the first self_check has ended
     const pid_t child = fork();
     if (child == 0) {
-        static const SelfCheckFile::Mark mark(file, "path");
+        static const ChoiceFile::Mark mark(file, "path");
         _exit(mark.found() ? 1 : 0);
     }
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);
     REQUIRE(status == 0);
-    { CHECK_FALSE(SelfCheckFile::Mark(file, "other path").found()); }
-    { CHECK(SelfCheckFile::Mark(file, "path").found()); }
-    { CHECK_FALSE(SelfCheckFile::Mark(file, "path").found()); }  // it has been read
+    { CHECK_FALSE(ChoiceFile::Mark(file, "other path").found()); }
+    { CHECK(ChoiceFile::Mark(file, "path").found()); }
+    { CHECK_FALSE(ChoiceFile::Mark(file, "path").found()); }  // it has been read
 }
 
 TEST_CASE("fast path: no folder, or one that cannot be written", "[fast_path]") {
-    const SelfCheckFile file("GPU");
+    const ChoiceFile file("fast-paths", "GPU");
     for (const char* folder : {"off", "/dev/null/x", "/proc"}) {
         setenv("MEZZO_CACHE", folder, 1);
-        CHECK_FALSE(SelfCheckFile::Mark(file, "path").found());
-        file.save("path", {CheckResult::good, {}});
+        CHECK_FALSE(ChoiceFile::Mark(file, "path").found());
+        file.save("path", "passed");
         CHECK(file.load().empty());
     }
     setenv("MEZZO_CACHE", "off", 1);

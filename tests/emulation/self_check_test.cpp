@@ -9,8 +9,8 @@
 #include "core/tensor_impl.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/runtime/runtime.h"
-#include "kernels/self_check.h"
 #include "kernels/choice_file.h"
+#include "kernels/self_check.h"
 #include "mezzo/capture.h"
 #include "mezzo/ops.h"
 #include "tests/emulation/engine.h"
@@ -133,7 +133,7 @@ TEST_CASE("self-check: the next process starts at once", "[cuda][emulation]") {
 
 TEST_CASE("self-check: a refusal is known to the next process, with its reason", "[cuda][emulation]") {
     SelfCheckScope scope;
-    SelfCheckFile(scope.folder.path).save("x", {CheckResult::bad, "none"});  // of another device
+    ChoiceFile("fast-paths", scope.folder.path).save("x", "not used; none");  // of another device
     emulation::on_work = [](const emulation::Work&) { throw std::runtime_error("two\nlines"); };
     CHECK_FALSE(ask());
     emulation::on_work = nullptr;
@@ -161,7 +161,7 @@ TEST_CASE("self-check: a process that dies in a self_check is the last that trie
     scope.restart();
     const pid_t child = fork();
     if (child == 0) {
-        static const SelfCheckFile::Mark mark(SelfCheckFile(identity), "bias_gradients float32");
+        static const ChoiceFile::Mark mark(ChoiceFile("fast-paths", identity), "bias_gradients float32");
         _exit(3);  // without a destructor
     }
     int status = 0;
@@ -182,10 +182,10 @@ TEST_CASE("self-check: two processes at once", "[cuda][emulation]") {
     std::string identity = scope.folder.read(check_result_file(scope));
     identity.resize(identity.find('\n'));
     scope.restart();
-    const SelfCheckFile file(identity);
+    const ChoiceFile file("fast-paths", identity);
     SECTION("the same self_check") {
-        const SelfCheckFile::Mark running(file,
-                                          "bias_gradients float32");  // its lock is that of another process
+        const ChoiceFile::Mark running(file,
+                                       "bias_gradients float32");  // its lock is that of another process
         CHECK_FALSE(running.found());
         CHECK(ask());
     }
@@ -194,7 +194,7 @@ TEST_CASE("self-check: two processes at once", "[cuda][emulation]") {
         for (int t = 0; t < 4; ++t)
             threads.emplace_back([&, t] {
                 for (int i = 0; i < 10; ++i)
-                    file.save(std::to_string(t) + " " + std::to_string(i), {CheckResult::bad, "reason"});
+                    file.save(std::to_string(t) + " " + std::to_string(i), "not used; reason");
             });
         for (std::thread& thread : threads) thread.join();
         CHECK(file.load().size() == 40);

@@ -11,15 +11,16 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <system_error>
 #include <thread>
 
-#include "core/user_cache.h"
 #include "cpu/amx/tile_gemm.h"
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
 #include "cpu/isa/cpu_name.h"
 #include "cpu/parallel.h"
+#include "kernels/choice_file.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/version.h"
 
@@ -234,8 +235,8 @@ template <class F> void aside(const F& f) {
 
 // ---- cached results
 
-constexpr char file_name[] = "gemm-cpu.txt";
-constexpr char wrong[] = " gave wrong results";
+constexpr std::string_view wrong_text = "gave wrong results",
+                           died_text = "not tried: an earlier process ended in its check";
 
 class CheckResults {
 public:
@@ -253,8 +254,10 @@ public:
     void measure_all() {
         {
             const std::lock_guard lock(mutex_);
-            loaded_ = true;  // the file is not read: everything is timed again
+            loaded_ = true,
+            heeds_marks_ = false;  // the file is not read: everything is checked and timed again
             for (std::atomic<Path>& chosen : chosen_) chosen.store(Path::unknown, std::memory_order_release);
+            for (auto& of_path : trust_) std::fill(std::begin(of_path), std::end(of_path), Trust::unknown);
         }
         for (int i = 0; i < classes; ++i)
             if (has_choice(Class::at(i).kind)) of(Class::at(i));
@@ -294,69 +297,80 @@ private:
         const Times times = measure(c, usable);
         std::string& text = times_[std::size_t(c.index())];
         text = times.text();
-        for (const Path path : paths)
-            if (available(path, c.kind) && !usable[int(path)])
-                text += std::string(", ") + path_names[int(path)] + wrong;
+        bool all_right = true;  // else not stored: the same path of another build may be right
+        for (const Path path : paths) {
+            if (!available(path, c.kind) || usable[int(path)]) continue;
+            const bool is_wrong = trust_[int(path)][int(c.kind)] == Trust::wrong;
+            text.append(", ")
+                .append(path_names[int(path)])
+                .append(" ")
+                .append(is_wrong ? wrong_text : died_text);
+            all_right = all_right && !is_wrong;
+        }
         chosen.store(times.fastest(), std::memory_order_release);
-        save();
+        if (all_right) file().save(c.text(), std::string(path_names[int(times.fastest())]) + "; " + text);
     }
 
+    static std::string text_of(Path path, OperandType kind) {
+        return std::string(path_names[int(path)]) + " " + kind_names[int(kind)];
+    }
+
+    // Whether a path may be used. It is compared with vectors once; a process that dies in the comparison is the
+    // last that tries it.
     bool trusted(Path path, OperandType kind) {
         if (!available(path, kind)) return false;
         if (path == Path::vectors) return true;
-        std::optional<bool>& agree = agrees_[int(path)][int(kind)];
-        if (!agree) agree = agrees(path, kind);
-        return *agree;
+        Trust& trust = trust_[int(path)][int(kind)];
+        if (trust == Trust::unknown) {
+            const std::string key = text_of(path, kind);
+            const ChoiceFile store = file();
+            const ChoiceFile::Mark mark(store, key);
+            trust = mark.found() && heeds_marks_ ? Trust::died
+                    : agrees(path, kind)         ? Trust::right
+                                                 : Trust::wrong;
+            if (trust == Trust::died || !heeds_marks_)
+                store.save(key, trust == Trust::died ? std::string(died_text) : "checked");
+        }
+        return trust == Trust::right;
     }
 
-    // Header of the file: the build and the processor for which its results hold. The number rises when
-    // kernels or classes change.
-    static std::string heading() {
-        return std::string("mezzo ") + version() + ", matrix products 1\n" + cpu_name() + ", " +
-               name(best_isa()) + (available(Path::tiles, OperandType::bf16) ? " granted" : "") + "\n";
+    // The build and the processor for which the results hold. The number rises when kernels or classes change.
+    static ChoiceFile file() {
+        return {"gemm-cpu", std::string("mezzo ") + version() + ", matrix products 2; " + cpu_name() + ", " +
+                                name(best_isa()) +
+                                (available(Path::tiles, OperandType::bf16) ? " granted" : "")};
     }
 
-    // Lines "class: path; times". A file of another version or processor and lines of another form are
-    // ignored.
+    // Choices "class: path; times" and "path operands: died". Others are ignored.
     void load() {
         if (loaded_) return;
         loaded_ = true;
-        const std::string text = read_user_cache(file_name), begin = heading();
-        if (text.compare(0, begin.size(), begin) != 0) return;
-        for (std::size_t at = begin.size(), end; (end = text.find('\n', at)) != std::string::npos;
-             at = end + 1)
-            read_line(text.substr(at, end - at));
+        const Choices choices = file().load();
+        for (const Path path : paths)
+            for (int kind = 0; kind < kinds; ++kind)
+                if (const auto found = choices.find(text_of(path, OperandType(kind)));
+                    found != choices.end() && found->second == died_text)
+                    trust_[int(path)][kind] = Trust::died;
+        for (int i = 0; i < classes; ++i)
+            if (const auto found = choices.find(Class::at(i).text()); found != choices.end())
+                take(i, found->second);
     }
-    void read_line(const std::string& line) {
-        const std::size_t colon = line.find(": "), semicolon = line.find("; ");
-        if (colon == std::string::npos || semicolon == std::string::npos || semicolon < colon) return;
-        const std::string what = line.substr(0, colon), path = line.substr(colon + 2, semicolon - colon - 2);
-        for (int i = 0; i < classes; ++i) {
-            if (Class::at(i).text() != what) continue;
-            for (const Path p : paths)
-                if (path == path_names[int(p)] && trusted(p, Class::at(i).kind)) {
-                    times_[std::size_t(i)] = line.substr(semicolon + 2);
-                    chosen_[std::size_t(i)].store(p, std::memory_order_release);
-                }
-        }
-    }
-    void save() const {
-        std::string text = heading();
-        for (int i = 0; i < classes; ++i) {
-            const Path path = chosen_[std::size_t(i)].load(std::memory_order_relaxed);
-            if (path == Path::unknown || !has_choice(Class::at(i).kind)) continue;
-            if (times_[std::size_t(i)].find(wrong) != std::string::npos)
-                continue;  // not stored: the same path of another build may be right
-            text += Class::at(i).text() + ": " + path_names[int(path)] + "; " + times_[std::size_t(i)] + "\n";
-        }
-        write_user_cache(file_name, text);
+    void take(int index, const std::string& choice) {
+        const std::size_t semicolon = choice.find("; ");
+        if (semicolon == std::string::npos) return;
+        for (const Path path : paths)
+            if (choice.compare(0, semicolon, path_names[int(path)]) == 0 &&
+                trusted(path, Class::at(index).kind)) {
+                times_[std::size_t(index)] = choice.substr(semicolon + 2);
+                chosen_[std::size_t(index)].store(path, std::memory_order_release);
+            }
     }
 
     std::array<std::atomic<Path>, classes> chosen_{};
     std::mutex mutex_;  // guards what follows, and changes to chosen_
     std::array<std::string, classes> times_;
-    std::optional<bool> agrees_[4][kinds];
-    bool loaded_ = false;
+    enum class Trust : std::uint8_t { unknown, right, wrong, died } trust_[4][kinds] = {};
+    bool loaded_ = false, heeds_marks_ = true;
 };
 
 }  // namespace
