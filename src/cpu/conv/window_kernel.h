@@ -25,26 +25,13 @@ void window_tile(const WindowTile& w, const float* const* lines, const float* b,
             // The same steps of the windows that follow: one cache line of each.
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) __builtin_prefetch(lines[r + R] + w.first + p);
-            for (const std::int64_t end = smaller(w.steps, p + 16); p < end; ++p, b += nr) {
-                Vector y[C];
-#pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
-#pragma GCC unroll 16
-                for (int r = 0; r < R; ++r) {
-                    const Vector x = repeat(a[r] + p);
-#pragma GCC unroll 8
-                    for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
-                }
-            }
+            for (const std::int64_t end = smaller(w.steps, p + 16); p < end; ++p, b += nr)
+                add_step(
+                    sum, [&](int r) { return repeat(a[r] + p); },
+                    [&](int c) { return load<lanes>(b + c * lanes); });
         }
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-            float* to = t + r * w.ldt + c * lanes;
-            store<lanes>(to, w.accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
-        }
+    store_sums(sum, t, w.ldt, w.accumulate);
 }
 
 // The windows from i on, R at a time, and the last ones in smaller and smaller groups: a kernel for each
@@ -142,24 +129,11 @@ template <int R, int C> void tile_of_lines(const float* a, const float* const* c
     std::int64_t first[C];
     for (int c = 0; c < C; ++c) from[c] = lines[c], first[c] = firsts[c];
     Vector sum[R][C] = {};
-    for (std::int64_t p = 0; p < k; ++p, a += mr) {
-        Vector y[C];
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) y[c] = load<lanes>(from[c][p] + first[c]);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            const Vector x = repeat(a + r);
-#pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
-        }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-            float* to = t + r * ldt + c * lanes;
-            store<lanes>(to, accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
-        }
+    for (std::int64_t p = 0; p < k; ++p, a += mr)
+        add_step(
+            sum, [&](int r) { return repeat(a + r); },
+            [&](int c) { return load<lanes>(from[c][p] + first[c]); });
+    store_sums(sum, t, ldt, accumulate);
 }
 
 template <int R, int C> MEZZO_INLINE auto pick_lines(std::int64_t rows, std::int64_t vectors) {

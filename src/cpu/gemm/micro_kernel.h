@@ -44,6 +44,32 @@ MEZZO_INLINE void fetch(Prefetch& ahead) {
     }
 }
 
+// One step of k: sum[r][c] += a(r) b(c). a(r) is a vector with one element in every lane, b(c) a vector.
+template <int R, int C, class A, class B>
+MEZZO_INLINE void add_step(Vector (&sum)[R][C], const A& a, const B& b) {
+    Vector y[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) y[c] = b(c);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+        const Vector x = a(r);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
+    }
+}
+
+// t = sum, or t += sum.
+template <int R, int C>
+MEZZO_INLINE void store_sums(const Vector (&sum)[R][C], float* t, std::int64_t ldt, bool accumulate) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+            float* to = t + r * ldt + c * lanes;
+            store<lanes>(to, accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
+        }
+}
+
 template <int R, int C, RowsOfA where> void micro_kernel(std::int64_t k, const float* a, std::int64_t lda,
                                                          const float* b, float* t, std::int64_t ldt,
                                                          bool accumulate, Prefetch& ahead) {
@@ -55,25 +81,12 @@ template <int R, int C, RowsOfA where> void micro_kernel(std::int64_t k, const f
     for (std::int64_t left = k; left > 0; left -= Prefetch::slots) {
         fetch(ahead);
         const std::int64_t slots = smaller(left, Prefetch::slots);
-        for (std::int64_t p = 0; p < slots; ++p, a += in_place ? 1 : mr, b += nr) {
-            Vector y[C];
-#pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) y[c] = load<lanes>(b + c * lanes);
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                const Vector x = repeat(in_place ? a + r * lda : a + r);
-#pragma GCC unroll 8
-                for (int c = 0; c < C; ++c) sum[r][c] = multiply_add(sum[r][c], x, y[c]);
-            }
-        }
+        for (std::int64_t p = 0; p < slots; ++p, a += in_place ? 1 : mr, b += nr)
+            add_step(
+                sum, [&](int r) { return repeat(in_place ? a + r * lda : a + r); },
+                [&](int c) { return load<lanes>(b + c * lanes); });
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) {
-            float* to = t + r * ldt + c * lanes;
-            store<lanes>(to, accumulate ? sum[r][c] + load<lanes>(to) : sum[r][c]);
-        }
+    store_sums(sum, t, ldt, accumulate);
 }
 
 using MicroKernel = void (*)(std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
