@@ -28,6 +28,19 @@ __device__ C load_as(const void* p, Dtype dtype, std::int64_t i) {
         dtype, [&]<class T>(std::type_identity<T>) { return convert<C>(static_cast<const T*>(p)[i]); });
 }
 
+// Elements first, first + step, ... of the same, with one branch for all, so that their loads are in flight
+// together.
+template <class C, Dtypes subset = Dtypes::all, int n>
+__device__ void load_many_as(const void* p, Dtype dtype, std::int64_t first, std::int64_t step, C (&out)[n]) {
+    visit_on_device<subset>(dtype, [&]<class T>(std::type_identity<T>) {
+        T values[n];
+        MEZZO_UNROLL
+        for (int i = 0; i < n; ++i) values[i] = static_cast<const T*>(p)[first + i * step];
+        MEZZO_UNROLL
+        for (int i = 0; i < n; ++i) out[i] = convert<C>(values[i]);
+    });
+}
+
 template <class C, Dtypes subset = Dtypes::all>
 __device__ void store_as(void* p, Dtype dtype, std::int64_t i, C value) {
     visit_on_device<subset>(

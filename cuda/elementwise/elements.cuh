@@ -16,6 +16,11 @@ template <class T> struct Array {
     using C = Compute<T>;
     T* p;
     __device__ C load(std::int64_t i) const { return convert<C>(p[i]); }
+    // Elements first, first + step, ...
+    template <int n> __device__ void load_many(std::int64_t first, std::int64_t step, C (&out)[n]) const {
+        MEZZO_UNROLL
+        for (int i = 0; i < n; ++i) out[i] = load(first + i * step);
+    }
     __device__ void store(std::int64_t i, C value) const { p[i] = convert<T>(value); }
 };
 
@@ -26,6 +31,9 @@ template <class Acc> struct AnyArray {
     void* p;
     Dtype dtype;
     __device__ C load(std::int64_t i) const { return load_as<C>(p, dtype, i); }
+    template <int n> __device__ void load_many(std::int64_t first, std::int64_t step, C (&out)[n]) const {
+        load_many_as<C>(p, dtype, first, step, out);
+    }
     __device__ void store(std::int64_t i, C value) const { store_as(p, dtype, i, value); }
 };
 

@@ -18,10 +18,17 @@ template <class T, class F> __device__ void visit(T* grad, const Chunk& chunk, b
     std::int64_t i = chunk.begin;
     if (reinterpret_cast<std::uintptr_t>(grad) % sizeof(V) == 0) {
         const std::int64_t whole = chunk.begin + (chunk.end - chunk.begin) / grad_width * grad_width;
-        for (i += threadIdx.x * grad_width; i < whole; i += blockDim.x * grad_width) {
-            V values = *reinterpret_cast<const V*>(grad + i);
+        const std::int64_t step = blockDim.x * grad_width;
+        const auto change = [&](V& values, std::int64_t at) {
             for (T& value : values.v) value = convert<T>(f(convert<C>(value)));
-            if (write) *reinterpret_cast<V*>(grad + i) = values;
+            if (write) *reinterpret_cast<V*>(grad + at) = values;
+        };
+        for (i += threadIdx.x * grad_width; i < whole; i += 2 * step) {
+            const bool two = i + step < whole;  // loads in flight
+            V first = *reinterpret_cast<const V*>(grad + i), second;
+            if (two) second = *reinterpret_cast<const V*>(grad + i + step);
+            change(first, i);
+            if (two) change(second, i + step);
         }
         i = whole;
     }

@@ -87,6 +87,13 @@ template <class F, class C> struct LoadLoss {
     __device__ C operator()(std::int64_t offset, std::int64_t) const {
         return F::loss(input.load(offset), target.load(offset), beta);
     }
+    template <int n> __device__ void many(std::int64_t first, std::int64_t step, C (&out)[n]) const {
+        C targets[n];
+        input.load_many(first, step, out);
+        target.load_many(first, step, targets);
+        MEZZO_UNROLL
+        for (int i = 0; i < n; ++i) out[i] = F::loss(out[i], targets[i], beta);
+    }
 };
 template <class F, class C> struct ElementLoss {
     C beta;

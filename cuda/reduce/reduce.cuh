@@ -5,6 +5,7 @@
 // Acc:
 //   identity() -> Acc, lift(value, position within the reduced elements) -> Acc,
 //   combine(Acc, Acc) -> Acc, finish(Acc) -> value
+// A Load may have many(first offset, step, values), which loads several elements at once.
 #pragma once
 
 #include "cuda/elementwise/elements.cuh"
@@ -88,7 +89,11 @@ __device__ typename Op::Acc reduce_range(const Load& load, const Op& op, const W
             const std::int64_t stride = walk.strides[0];
             for (; r + (unroll - 1) * step < stop; r += unroll * step) {
                 decltype(load(base, output)) value[unroll];
-                for (int u = 0; u < unroll; ++u) value[u] = load(base + (r + u * step) * stride, output);
+                if constexpr (requires { load.many(base, stride, value); }) {
+                    load.many(base + r * stride, step * stride, value);
+                } else {
+                    for (int u = 0; u < unroll; ++u) value[u] = load(base + (r + u * step) * stride, output);
+                }
                 for (int u = 0; u < unroll; ++u) acc[u] = op.combine(acc[u], op.lift(value[u], r + u * step));
             }
         }
@@ -202,7 +207,11 @@ void reduce(const Load& load, const Op& op, const S& s, const Tensor& out) {
 // Loads element `offset` of one array.
 template <class A> struct LoadElement {
     A x;
-    __device__ typename A::C operator()(std::int64_t offset, std::int64_t) const { return x.load(offset); }
+    using C = typename A::C;
+    __device__ C operator()(std::int64_t offset, std::int64_t) const { return x.load(offset); }
+    template <int n> __device__ void many(std::int64_t first, std::int64_t step, C (&out)[n]) const {
+        x.load_many(first, step, out);
+    }
 };
 
 // reduce() of the elements of x, which are floating: make(C{}) gives the operation in compute type C.
