@@ -208,16 +208,18 @@ def measure(step):
 
 
 def asked(step):
-    """Kernels and graphs launched, and waits of the host, in one step; of the CUDA calls that the profiler has seen."""
+    """Kernels and graphs launched, and waits of the host, in one step, of the CUDA calls that the profiler has seen; and the
+    milliseconds that the device's work takes, gaps left out."""
     if ARGS.device == "cpu":
-        return 0, 0
+        return 0, 0, 0
     from torch.profiler import ProfilerActivity, profile
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as calls:
         step()
     counts = {event.key: event.count for event in calls.key_averages()}
     launches = sum(n for key, n in counts.items() if key.startswith("cu") and ("LaunchKernel" in key or "GraphLaunch" in key))
     # The profiler itself waits for the device, not for the stream.
-    return launches, sum(n for key, n in counts.items() if key in ("cudaStreamSynchronize", "cudaEventSynchronize"))
+    waits = sum(n for key, n in counts.items() if key in ("cudaStreamSynchronize", "cudaEventSynchronize"))
+    return launches, waits, sum(event.self_device_time_total for event in calls.key_averages()) / 1e3
 
 
 def sgemm_gflops():
@@ -239,11 +241,11 @@ def main():
         sys.exit(f"torch_bench: {ARGS.case} in {ARGS.precision}: {error}")
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     device_peak = torch.cuda.max_memory_allocated() / 1e6 if ARGS.device != "cpu" else 0
-    launches, host_syncs = asked(step)
+    launches, host_syncs, device_ms = asked(step)
     print(json.dumps({
         "framework": f"torch {torch.__version__}" + (", NCHW" if ARGS.layout == "nchw" else ""), "case": ARGS.case, "precision": ARGS.precision,
         "threads": ARGS.threads, "median_ms": 1e3 * times[len(times) // 2], "min_ms": 1e3 * times[0],
-        "queued_ms": 1e3 * queued, "launches": launches, "host_syncs": host_syncs, "steps": len(times),
+        "queued_ms": 1e3 * queued, "device_ms": device_ms, "launches": launches, "host_syncs": host_syncs, "steps": len(times),
         "peak_rss_mb": peak_rss, "peak_device_mb": device_peak,
         "sgemm_gflops": sgemm_gflops() if ARGS.device == "cpu" else None}))
 

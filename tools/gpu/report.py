@@ -8,7 +8,7 @@ from gpu import profile, roofline, targets
 from gpu.parts import SANITIZER_EXIT
 from gpu.run import ends
 
-COLUMNS = {"median_ms": "median ms", "min_ms": "least ms", "queued_ms": "ms, queued", "launches": "launches",
+COLUMNS = {"median_ms": "median ms", "min_ms": "least ms", "queued_ms": "ms, queued", "device_ms": "ms of kernels", "launches": "launches",
            "host_syncs": "host waits", "peak_device_mb": "peak MB"}
 FALLBACKS = ("gemm_fallbacks", "gemm_invalid", "gemm_last")  # matrix products that cuBLASLt did not compute
 UNJUDGED = ("ok", "time limit", "budget spent")
@@ -70,7 +70,7 @@ def benchmark_row(result):
     try:
         measured = json.loads(result["stdout"].strip().split("\n")[-1])
         counted = {key: measured[key] for key in FALLBACKS if key in measured}  # PyTorch has none
-        return row | {"framework": measured["framework"]} | {key: measured[key] for key in (*COLUMNS, "steps")} | counted
+        return row | {"framework": measured["framework"]} | {key: measured[key] for key in (*COLUMNS, "steps") if key in measured or key != "device_ms"} | counted
     except (json.JSONDecodeError, KeyError, TypeError):
         return row | {"outcome": without("numbers", result), "log": ends_of(result)}
 
@@ -159,7 +159,7 @@ def benchmark_table(rows):
         start = [row["case"], row["precision"], row["side"]]
         if "outcome" in row:
             return start + [row["outcome"]] + [""] * len(COLUMNS)
-        numbers = [f"{row[key]:.0f}" if key == "peak_device_mb" else f"{row[key]:.4g}" for key in COLUMNS]
+        numbers = [f"{row[key]:.0f}" if key == "peak_device_mb" else f"{row[key]:.4g}" if key in row else "" for key in COLUMNS]
         return start + numbers + [f"{row['times_eager']:.2f}" if "times_eager" in row else ""]
 
     return table(["case", "precision", "side", *COLUMNS.values(), "times PyTorch eager"], [cells(r) for r in rows])
@@ -256,7 +256,8 @@ def total(rows):
 
 
 def markdown(report):
-    note = "Per step. The median and the least are of steps whose end the host awaits; queued is the mean without waiting."
+    note = ("Per step. The median and the least are of steps whose end the host awaits; queued is the mean without waiting; the time of the "
+            "kernels, without gaps, is that of PyTorch's profiler, and mezzo's is in the profiles below.")
     lines = ["# GPU check", "", *(f"- {key}: {', '.join(value) if isinstance(value, dict) else value}"
                                     for key, value in report["machine"].items()), "",
              *([f"Smoke part: {total(report['smoke'])}", ""] if report["smoke"] else []), total(report["tests"]), "", compared(report), ""]

@@ -189,7 +189,7 @@ private:
 //  - Pinned memory is cached: for each device about ahead + 3 batches, sizes rounded to powers of two.
 //  - Not inside a captured step: its batch is an input of the step.
 // begin() throws Error(value) for an `ahead` below automatic_prefetch, and Error(device) for a device that
-// does not exist. See also "What has not run on a GPU" in docs/internals/cuda.md.
+// does not exist. "What has run on a GPU" in docs/internals/cuda.md has more.
 template <class Batches>
 [[nodiscard]] Prefetcher<Batches> prefetch(Batches&& batches, const PrefetchOptions& options = {}) {
     return Prefetcher<Batches>(std::forward<Batches>(batches), options);
