@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/autocast_state.h"
+#include "core/fnv1a.h"
 #include "core/tensor_impl.h"
 #include "distributed/perform.h"
 #include "mezzo/autograd.h"
@@ -61,10 +62,10 @@ template <class Copy> void for_each_piece(const Stream& stream, std::int64_t fro
 }
 
 std::uint64_t hash_of(const std::vector<optim::PartialTensor>& tensors) {
-    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+    Fnv1a hash;
     for (const auto& [slot, tensor] : tensors)
-        hash = (hash ^ (slot * std::uint64_t(dtype_count) + std::uint64_t(tensor.dtype()))) * 1099511628211u;
-    return hash;
+        hash.add(slot * std::uint64_t(dtype_count) + std::uint64_t(tensor.dtype()));
+    return hash.value();
 }
 
 // Returns the device of the messages: that of the tensors, if its engine can send from there, otherwise the

@@ -10,6 +10,7 @@
 
 #include "autograd/op.h"
 #include "core/enumerators.h"
+#include "core/fnv1a.h"
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "distributed/call_record.h"
@@ -22,9 +23,10 @@ namespace mezzo::distributed {
 namespace {
 
 std::uint64_t hash_of(const Shape& shape) {
-    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-    for (const std::int64_t size : shape) hash = (hash ^ std::uint64_t(size)) * 1099511628211u;
-    return (hash ^ std::uint64_t(shape.size())) * 1099511628211u;
+    Fnv1a hash;
+    for (const std::int64_t size : shape) hash.add(std::uint64_t(size));
+    hash.add(std::uint64_t(shape.size()));
+    return hash.value();
 }
 
 Record record_of(Call call, const Tensor& x) {

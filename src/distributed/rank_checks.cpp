@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "autograd/autocast_state.h"
+#include "core/fnv1a.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 
@@ -11,12 +12,8 @@ namespace mezzo::distributed {
 
 namespace {
 
-// FNV-1a.
 std::uint64_t hash_of(const void* data, std::size_t bytes) {
-    std::uint64_t hash = 14695981039346656037u;
-    for (std::size_t i = 0; i < bytes; ++i)
-        hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211u;
-    return hash;
+    return fnv1a({static_cast<const char*>(data), bytes});
 }
 
 // Returns one number from each rank.

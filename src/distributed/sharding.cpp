@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "core/fnv1a.h"
 #include "core/live_error.h"
 #include "core/step_recorder.h"
 #include "distributed/call_record.h"
@@ -15,9 +16,9 @@ namespace mezzo::distributed {
 namespace {
 
 std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
-    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-    for (const std::size_t n : numbers) hash = (hash ^ n) * 1099511628211u;
-    return hash;
+    Fnv1a hash;
+    for (const std::size_t n : numbers) hash.add(std::uint64_t(n));
+    return hash.value();
 }
 
 const GradientHook* reducer_of(const Tensor& parameter) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <type_traits>
 
+#include "core/fnv1a.h"
 #include "distributed/rank_checks.h"
 
 namespace mezzo::distributed {
@@ -26,20 +27,20 @@ std::vector<RandomState> gather(const Group& group, const RandomState& mine) {
 // Numbers that differ between two checkpoints of one training: a digest of names, shapes and counters, and
 // the position.
 std::vector<std::int64_t> fingerprint(const io::Checkpoint& checkpoint) {
-    std::uint64_t digest = 0xcbf29ce484222325u;  // FNV-1a
-    const auto add = [&](const auto& bytes) {
-        for (const auto byte : bytes)  // unsigned, because processors disagree on the sign of char
-            digest = (digest ^ std::make_unsigned_t<decltype(byte)>(byte)) * 0x100000001b3u;
+    Fnv1a digest;
+    const auto add = [&](const auto& numbers) {
+        for (const std::int64_t number : numbers) digest.add(std::uint64_t(number));
     };
     for (const StateDict* state :
          {&checkpoint.model, &checkpoint.optimizer, &checkpoint.scaler, &checkpoint.extra})
         for (const auto& [name, value] : *state) {
-            add(name);
+            digest.add(name);
             add(value.shape());
             if (value.dtype() == int64 && value.numel() < 100) add(value.to_vector<std::int64_t>());
         }
     add(bits_of(checkpoint.random));
-    return {std::bit_cast<std::int64_t>(digest), checkpoint.position.epoch, checkpoint.position.samples};
+    return {std::bit_cast<std::int64_t>(digest.value()), checkpoint.position.epoch,
+            checkpoint.position.samples};
 }
 
 }  // namespace

@@ -13,19 +13,13 @@
 #include <thread>
 #include <utility>
 
+#include "core/fnv1a.h"
 #include "core/user_cache.h"
 
 namespace mezzo {
 namespace {
 
-// FNV-1a.
-std::uint64_t hash_of(std::string_view text) {
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    return hash;
-}
-
-std::string checksum_line(std::string_view text) { return fmt::format("end {:016x}\n", hash_of(text)); }
+std::string checksum_line(std::string_view text) { return fmt::format("end {:016x}\n", fnv1a(text)); }
 
 std::string one_line(std::string text) {
     for (char& c : text)
@@ -70,12 +64,10 @@ std::string in_cache(const std::string& name) {
 ChoiceFile::ChoiceFile(std::string family, std::string identity)
     : family_(std::move(family)), identity_(one_line(std::move(identity))) {}
 
-std::string ChoiceFile::file_name() const {
-    return fmt::format("{}-{:016x}.txt", family_, hash_of(identity_));
-}
+std::string ChoiceFile::file_name() const { return fmt::format("{}-{:016x}.txt", family_, fnv1a(identity_)); }
 
 std::string ChoiceFile::mark_path(const std::string& key) const {
-    return in_cache(fmt::format("{}-{:016x}.begun", family_, hash_of(identity_ + "\n" + key)));
+    return in_cache(fmt::format("{}-{:016x}.begun", family_, fnv1a(identity_ + "\n" + key)));
 }
 
 Choices ChoiceFile::load() const {

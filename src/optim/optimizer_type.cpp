@@ -7,6 +7,7 @@
 #include <iterator>
 #include <ostream>
 
+#include "core/fnv1a.h"
 #include "kernels/functor_step.h"
 #include "optim/optimizer.h"
 
@@ -146,9 +147,7 @@ std::shared_ptr<const OptimizerType> kind_of(OptimizerId id) {
 }
 
 double type_code(std::string_view type) {
-    std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-    for (const char c : type) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-    return double((hash >> 12) | 1024);  // whole, exact as a double, and none of the first three codes
+    return double((fnv1a(type) >> 12) | 1024);  // whole, exact as a double, and none of the first three codes
 }
 
 void check_rate(const std::string& where, double lr) {

@@ -6,6 +6,7 @@
 #include <exception>
 #include <unordered_map>
 
+#include "core/fnv1a.h"
 #include "mezzo/ops.h"
 #include "optim/arena.h"
 #include "optim/optimizer.h"
@@ -343,14 +344,13 @@ Replacement replacement(const OptimizerImpl& own, const StateDict& state) {
 
 // Hash of all numbers of a state, and of the names and sizes of its tensors.
 std::uint64_t digest_of(const StateDict& state) {
-    std::uint64_t digest = 14695981039346656037u;  // FNV-1a
-    const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 1099511628211u; };
+    Fnv1a digest;
     for (const auto& [name, value] : state) {
-        for (const char c : name) add(static_cast<unsigned char>(c));
-        add(std::uint64_t(value.numel()));
-        if (value.numel() == 1) add(std::bit_cast<std::uint64_t>(value.item<double>()));
+        digest.add(name);
+        digest.add(std::uint64_t(value.numel()));
+        if (value.numel() == 1) digest.add(std::bit_cast<std::uint64_t>(value.item<double>()));
     }
-    return digest;
+    return digest.value();
 }
 
 // The replacement for an optimizer that is sharded over processes: throws on all of them if it fails on one.
