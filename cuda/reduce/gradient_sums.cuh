@@ -60,16 +60,24 @@ __device__ void write_gradient_and_sums(const Source& source, const GradientSums
         const std::int64_t end = begin + part < to.rows ? begin + part : to.rows;
         const std::int64_t column = item / to.splits * 32 * pack + lane * pack;
         C total[pack] = {};
-        for (std::int64_t row = begin + warp; column < to.cols && row < end; row += gradient_warps) {
-            C values[pack];
-            source.load(row, column, values);
-            Vec<T, pack> result;
+        // The loads of several rows are in flight together.
+        constexpr int unroll = 4;
+        for (std::int64_t row = begin + warp; column < to.cols && row < end; row += unroll * gradient_warps) {
+            C values[unroll][pack];
             MEZZO_UNROLL
-            for (int i = 0; i < pack; ++i) {
-                result.v[i] = convert<T>(values[i]);
-                total[i] += convert<C>(result.v[i]);
+            for (int u = 0; u < unroll; ++u)
+                if (row + u * gradient_warps < end) source.load(row + u * gradient_warps, column, values[u]);
+            MEZZO_UNROLL
+            for (int u = 0; u < unroll; ++u) {
+                if (row + u * gradient_warps >= end) break;
+                Vec<T, pack> result;
+                MEZZO_UNROLL
+                for (int i = 0; i < pack; ++i) {
+                    result.v[i] = convert<T>(values[u][i]);
+                    total[i] += convert<C>(result.v[i]);
+                }
+                store_vec(to.gradient + (row + u * gradient_warps) * to.cols + column, result);
             }
-            store_vec(to.gradient + row * to.cols + column, result);
         }
         if (to.sums != nullptr) add_up_columns<T, pack>(to, item, total);
     }
