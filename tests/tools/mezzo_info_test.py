@@ -77,6 +77,7 @@ def check_died(folder, path):
 
 def check_cache(folder):
     """The second process reads what the first has measured."""
+    folder.mkdir()
     (folder / "gemm-cpu.txt").write_text("mezzo 0.1.0, matrix products 1\n")  # of an older build
     first = run("--measure", cache=folder)
     check(first.returncode == 0, f"--measure: {first.stderr}")
