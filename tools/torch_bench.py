@@ -219,7 +219,8 @@ def asked(step):
     launches = sum(n for key, n in counts.items() if key.startswith("cu") and ("LaunchKernel" in key or "GraphLaunch" in key))
     # The profiler itself waits for the device, not for the stream.
     waits = sum(n for key, n in counts.items() if key in ("cudaStreamSynchronize", "cudaEventSynchronize"))
-    return launches, waits, sum(event.self_device_time_total for event in calls.key_averages()) / 1e3
+    kernels = [event for event in calls.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA]  # not the ops that launch them
+    return launches, waits, sum(event.self_device_time_total for event in kernels) / 1e3
 
 
 def sgemm_gflops():

@@ -1,8 +1,8 @@
 // Gradients of layer_norm, rms_norm and dropout_add_layer_norm. g and x are read once. A block adds up the
-// gradients of weight and bias over its rows in registers and leaves one part of each sum, at most a quarter
-// of a value per element of x. The last block of a group adds up the group's parts, and the last of those the
-// groups', both in order. The rows of a block depend on the shape and the device only, so the sums are the
-// same every time.
+// gradients of weight and bias over its rows in registers and leaves one part of each sum: there are about as
+// many blocks as multiprocessors, so parts are few. The last block of a group adds up the group's parts, and the
+// last of those the groups', both in order, with several loads in flight. The rows of a block depend on the
+// shape and the device only, so the sums are the same every time.
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -13,8 +13,9 @@
 namespace mezzo::cuda {
 namespace {
 
-constexpr int grad_packs = 4;  // packs per thread
-constexpr std::int64_t warp_grad_cols = 32 * grad_packs * pack;
+// Packs per thread: of a block that covers a row, and of a warp with short or longer rows.
+constexpr int block_packs = 4, short_packs = 4, long_packs = 8;
+constexpr std::int64_t cols_of_warp(int packs) { return 32 * packs * pack; }
 
 // Stores the gradient dx of a row, after adding an earlier gradient of x if there is one.
 template <class D> struct Stored {
@@ -55,18 +56,21 @@ template <class C> struct NormGradArgs {
 };
 
 // Stores the sums of one block, [wanted][cols], after those of the blocks before it.
-template <class Team, int sums> __device__ void store_parts(float (&total)[sums][grad_packs][pack],
-                                                            float* parts, int wanted, std::int64_t cols) {
+template <class Team, int sums, int packs>
+__device__ void store_parts(float (&total)[sums][packs][pack], float* parts, int wanted, std::int64_t cols) {
     float* const own = parts + std::int64_t(blockIdx.x) * wanted * cols;
     if constexpr (std::is_same_v<Team, BlockTeam>) {
-        for (int s = 0; s < sums; ++s)
-            for (int p = 0; p < grad_packs; ++p)
-                if (s < wanted && pack_column<Team>(p) < cols)
-                    for (int k = 0; k < pack; ++k) own[s * cols + pack_column<Team>(p) + k] = total[s][p][k];
+        MEZZO_UNROLL
+        for (int s = 0; s < sums; ++s) MEZZO_UNROLL
+        for (int p = 0; p < packs; ++p)
+            if (s < wanted && pack_column<Team>(p) < cols)
+                store_pack(own, s * cols + pack_column<Team>(p), total[s][p]);
     } else {
-        MEZZO_SHARED(float, of_warps, [rows_block / 32][warp_grad_cols]);
+        MEZZO_SHARED(float, of_warps, [rows_block / 32][32 * packs * pack]);
+        MEZZO_UNROLL
         for (int s = 0; s < sums; ++s) {
-            for (int p = 0; p < grad_packs; ++p)
+            MEZZO_UNROLL
+            for (int p = 0; p < packs; ++p)
                 for (int k = 0; k < pack; ++k)
                     of_warps[threadIdx.x / 32][pack_column<Team>(p) + k] = total[s][p][k];
             __syncthreads();
@@ -94,11 +98,20 @@ struct Parts {
     std::int64_t cols;
 
     __device__ float* of_block(unsigned block) const { return data + std::int64_t(block) * wanted * cols; }
-    // The sum of element j over `count` parts, `step` blocks apart from each other.
-    __device__ float sum(unsigned first, unsigned step, unsigned count, std::int64_t j) const {
-        float total = of_block(first)[j];
-        for (unsigned i = 1; i < count; ++i) total += of_block(first + i * step)[j];
-        return total;
+    // The sums of elements j .. j + 3 over `count` parts, `step` blocks apart from each other.
+    __device__ void sum(unsigned first, unsigned step, unsigned count, std::int64_t j,
+                        float (&total)[pack]) const {
+        constexpr unsigned loads = 8;  // in flight
+        load_pack(of_block(first), j, total);
+        for (unsigned i = 1; i < count; i += loads) {
+            float part[loads][pack];
+            MEZZO_UNROLL
+            for (unsigned u = 0; u < loads; ++u)
+                if (i + u < count) load_pack(of_block(first + (i + u) * step), j, part[u]);
+            MEZZO_UNROLL
+            for (unsigned u = 0; u < loads; ++u)
+                for (int k = 0; k < pack && i + u < count; ++k) total[k] += part[u][k];
+        }
     }
 };
 
@@ -109,31 +122,42 @@ __device__ void add_parts(const Parts& parts, const SumTargets& targets) {
     const unsigned count = first + group < gridDim.x ? group : gridDim.x - first;
     if (!last_of(parts.tickets + 1 + own, count)) return;
     const std::int64_t all = parts.wanted * parts.cols;
-    for (std::int64_t j = threadIdx.x; j < all; j += blockDim.x)
-        parts.of_block(first)[j] = parts.sum(first, 1, count, j);
+    float total[pack];
+    for (std::int64_t j = threadIdx.x * pack; j < all; j += blockDim.x * pack) {
+        parts.sum(first, 1, count, j, total);
+        store_pack(parts.of_block(first), j, total);
+    }
     if (!last_of(parts.tickets, groups)) return;
-    for (std::int64_t j = threadIdx.x; j < all; j += blockDim.x)
-        targets.out[j / parts.cols].store(j % parts.cols, parts.sum(0, group, groups, j));
+    for (std::int64_t j = threadIdx.x * pack; j < all; j += blockDim.x * pack) {
+        parts.sum(0, group, groups, j, total);
+        for (int k = 0; k < pack; ++k) targets.out[j / parts.cols].store(j % parts.cols + k, total[k]);
+    }
 }
 
 // With h = (x - mean) rstd and c = g weight: dx = rstd (c - mean(c) - h mean(c h)), without mean(c) for
 // rms_norm.
-template <class Team, class G, class X, class Result>
-__global__ __launch_bounds__(longest_block,
+template <class Team, int packs, class G, class X, class Result>
+__global__ __launch_bounds__(std::is_same_v<Team, BlockTeam> ? longest_block : rows_block,
                              1) void norm_grad_kernel(const G* g, const X* x, Result result,
                                                       NormGradArgs<float> a, Parts parts,
                                                       const MEZZO_GRID_CONSTANT SumTargets targets) {
-    float total[Result::sums][grad_packs][pack] = {};
+    float total[Result::sums][packs][pack] = {};
     for (std::int64_t row = Team::first_row(); row < a.rows; row += Team::row_step()) {
         const float mean = a.mean_of(row), rstd = a.rstd_of(row);
-        float gradient[grad_packs][pack], h[grad_packs][pack];
+        float gradient[packs][pack], h[packs][pack];
         TwoSums<float> sums{0, 0};
-        for (int p = 0; p < grad_packs; ++p) {
+        MEZZO_UNROLL
+        for (int p = 0; p < packs; ++p) {  // all loads are in flight before the first is used
+            const std::int64_t column = pack_column<Team>(p);
+            if (column >= a.cols) continue;
+            load_pack(g, row * a.cols + column, gradient[p]);
+            load_pack(x, row * a.cols + column, h[p]);
+        }
+        MEZZO_UNROLL
+        for (int p = 0; p < packs; ++p) {
             const std::int64_t column = pack_column<Team>(p);
             if (column >= a.cols) continue;
             float weight[pack];
-            load_pack(g, row * a.cols + column, gradient[p]);
-            load_pack(x, row * a.cols + column, h[p]);
             load_pack(a.weight, column, weight);
             for (int k = 0; k < pack; ++k) {
                 h[p][k] = (h[p][k] - mean) * rstd;
@@ -147,7 +171,8 @@ __global__ __launch_bounds__(longest_block,
         sums = Team::reduce(sums, TwoSums<float>{0, 0}, AddTwo());
         const float offset = a.mean != nullptr ? sums.first / static_cast<float>(a.cols) : 0.0f;
         const float along = sums.second / static_cast<float>(a.cols);
-        for (int p = 0; p < grad_packs; ++p) {
+        MEZZO_UNROLL
+        for (int p = 0; p < packs; ++p) {
             const std::int64_t column = pack_column<Team>(p);
             if (column >= a.cols) continue;
             for (int k = 0; k < pack; ++k)
@@ -171,21 +196,25 @@ int group_of(unsigned blocks) {
 template <class G, class X, class Result> bool norm_grad_packs(const Tensor& g, const Tensor& x,
                                                                const Result& result,
                                                                const NormGradArgs<float>& a, Out sums) {
-    const bool warp = a.cols <= warp_grad_cols;
+    const bool warp = a.cols <= cols_of_warp(long_packs);
     const int wanted = static_cast<int>(sums.size());
     const unsigned block = warp ? rows_block : block_over(a.cols);
     // A block takes eight rows at once, or four one after the other, so that parts are a fraction of x.
     const std::int64_t rows_per_block = warp ? rows_block / 32 : 4;
-    // At least one, so that the sums of no rows are written, too.
-    const unsigned grid =
-        std::max(1u, grid_for((a.rows + rows_per_block - 1) / rows_per_block * block, block));
+    const std::int64_t blocks = (a.rows + rows_per_block - 1) / rows_per_block;
+    // About 256 threads per multiprocessor. At least one block, so that the sums of no rows are written, too.
+    const std::int64_t most = grid_limit(2048) * std::max(1u, rows_block / block);
+    const auto grid = static_cast<unsigned>(std::max<std::int64_t>(1, std::min(blocks, most)));
     const Scratch memory(x.device(), std::int64_t(grid) * wanted * a.cols * 4);
     const int group = group_of(grid);
     const Tickets tickets(1 + int(grid) / group + 1);
     SumTargets targets{};
     for (int i = 0; i < wanted; ++i) targets.out[i] = any_of<float>(sums[static_cast<std::size_t>(i)]);
-    launch(warp ? norm_grad_kernel<WarpTeam, G, X, Result> : norm_grad_kernel<BlockTeam, G, X, Result>, grid,
-           block, 0, static_cast<const G*>(raw(g)), static_cast<const X*>(raw(x)), result, a,
+    const auto kernel = !warp ? norm_grad_kernel<BlockTeam, block_packs, G, X, Result>
+                        : a.cols <= cols_of_warp(short_packs)
+                            ? norm_grad_kernel<WarpTeam, short_packs, G, X, Result>
+                            : norm_grad_kernel<WarpTeam, long_packs, G, X, Result>;
+    launch(kernel, grid, block, 0, static_cast<const G*>(raw(g)), static_cast<const X*>(raw(x)), result, a,
            Parts{memory.as<float>(), tickets.get(), wanted, group, a.cols}, targets);
     return true;
 }

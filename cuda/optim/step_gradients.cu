@@ -77,9 +77,17 @@ struct Partial {
 // number that follows from them.
 __device__ void conclude(const Partial* partials, unsigned count, const StepKernels::Statistics& wanted) {
     double sum = 0, bad = 0;
-    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) {
-        sum += partials[i].sum;
-        bad += partials[i].bad;
+    constexpr unsigned loads = 8;  // in flight
+    for (unsigned i = threadIdx.x; i < count; i += loads * blockDim.x) {
+        Partial part[loads] = {};
+        MEZZO_UNROLL
+        for (unsigned u = 0; u < loads; ++u)
+            if (i + u * blockDim.x < count) part[u] = partials[i + u * blockDim.x];
+        MEZZO_UNROLL
+        for (unsigned u = 0; u < loads; ++u) {
+            sum += part[u].sum;
+            bad += part[u].bad;
+        }
     }
     sum = block_reduce(sum, 0.0, Sum());
     bad = block_reduce(bad, 0.0, Sum());
