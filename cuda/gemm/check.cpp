@@ -137,8 +137,8 @@ private:
     const lt::Problem& p_;
     const lt::Algo& algo_;
     const std::int64_t item_, size_a_, size_b_, size_d_, terms_;
-    // The workspace is the largest, because other sizes may need more than the product for which the algorithm was
-    // proposed.
+    // The workspace is the largest, because other sizes may need more than the product for which the
+    // algorithm was proposed.
     const Scratch a_, b_, d_, aux_, bias_, sums_, workspace_;
 };
 

@@ -1,8 +1,8 @@
 // Gradients of layer_norm, rms_norm and dropout_add_layer_norm. g and x are read once. A block adds up the
-// gradients of weight and bias over its rows in registers and leaves one part of each sum: there are about as
-// many blocks as multiprocessors, so parts are few. The last block of a group adds up the group's parts, and the
-// last of those the groups', both in order, with several loads in flight. The rows of a block depend on the
-// shape and the device only, so the sums are the same every time.
+// gradients of weight and bias over its rows in registers and leaves one part of each sum. Parts are few,
+// because there are about as many blocks as multiprocessors. The last block of a group adds up the group's
+// parts, and the last of those the groups', both in order, with several loads in flight. The rows of a block
+// depend on the shape and the device only, so the sums are the same every time.
 #include <algorithm>
 
 #include "cuda/kernels.h"

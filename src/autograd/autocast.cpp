@@ -38,7 +38,7 @@ struct CastKeyHash {
     }
 };
 
-// Beside ThreadState, which has no destructor: the values of this thread's scopes, counters and the report.
+// Autocast of this thread, as far as it needs a destructor; ThreadState has the rest.
 struct ThreadAutocast {
     std::unordered_map<CastKey, CachedCast, CastKeyHash> cache;
     AutocastCounters counters;

@@ -9,7 +9,7 @@
 #include "autograd/autocast_state.h"
 #include "capture/capture_consensus.h"
 #include "capture/step_graph.h"
-#include "optim/deferred_factor.h"
+#include "core/gradient_hook.h"
 
 namespace mezzo::cuda {
 
@@ -154,9 +154,9 @@ Tensors CapturedStepImpl::warm_up(CapturedShape& shape) {
 // Runs the step while tracing allocations, to plan the memory of the capture.
 Tensors CapturedStepImpl::traced(CapturedShape& shape) {
     const MemoryTrace trace(options.device);
-    optim::PendingFactorScope pending_factors;  // as in the capture
+    PendingHooks pending;  // as in the capture
     Tensors results = run(step, handles_of(shape.inputs));
-    pending_factors.apply();
+    pending.apply();
     shape.plan = plan_memory(trace.lifetimes());
     return results;
 }

@@ -2,9 +2,9 @@
 
 #include <exception>
 
+#include "core/gradient_hook.h"
 #include "core/random_offset.h"
 #include "core/tensor_impl.h"
-#include "optim/deferred_factor.h"
 
 namespace mezzo {
 
@@ -33,9 +33,9 @@ void StepGraph::capture(const std::function<void()>& step) {
         backend_.begin_capture(device_.index);
         thread_state.recorder = this;
         try {
-            optim::PendingFactorScope pending_factors;
+            PendingHooks pending;
             step();
-            pending_factors.apply();
+            pending.apply();
         } catch (...) {
             error = std::current_exception();
         }

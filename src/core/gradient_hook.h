@@ -1,12 +1,15 @@
 // Hook on the gradients of leaves: data parallelism reduces them between processes, deferred unscaling
-// multiplies them by a factor that is pending. The gradient's slot (core/gradient_slot.h) calls its hooks before
-// anybody uses the gradient.
+// multiplies them by a factor that is pending. The gradient's slot (core/gradient_slot.h) calls its hooks
+// before anybody uses the gradient.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "core/ref.h"
+#include "core/thread_state.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -22,12 +25,14 @@ public:
     //
     // Called before the gradient is read or replaced: waits for a reduction that is under way.
     virtual void settle(std::uint32_t /*index*/) {}
-    // Called before the gradient is read, after all hooks have settled: applies what is pending. Not called for
-    // an update that does so itself (GradientSlot::read_for_update).
+    // Called before the gradient is read, after all hooks have settled: applies what is pending. Not called
+    // for an update that does so itself (GradientSlot::read_for_update).
     virtual void apply(std::uint32_t /*index*/) {}
+    // The same for all gradients for which something is pending.
+    virtual void apply_all() {}
     // Whether apply() would change the gradient.
     virtual bool pending(std::uint32_t /*index*/) const { return false; }
-    // The gradient is being replaced or overwritten, or the leaf destroyed: nothing is pending for it any more.
+    // The gradient is being replaced or overwritten, or the leaf destroyed: nothing is pending for it.
     virtual void forget(std::uint32_t /*index*/) noexcept {}
     // Called before an update: reduces gradients that have not been reduced yet, and waits for this one.
     virtual void complete(std::uint32_t /*index*/) {}
@@ -42,5 +47,24 @@ public:
     std::atomic<std::uint32_t> refs{0};
 };
 inline void dispose(GradientHook* hook) noexcept { delete hook; }
+
+// Collects the hooks with something pending that are linked on this thread while it is open. A captured step
+// ends with apply(), so that no replay depends on a factor of an earlier one.
+class [[nodiscard]] PendingHooks {
+public:
+    PendingHooks() : outer_(std::exchange(thread_state.pending_hooks, this)) {}
+    ~PendingHooks() { thread_state.pending_hooks = outer_; }
+    PendingHooks(const PendingHooks&) = delete;
+    PendingHooks& operator=(const PendingHooks&) = delete;
+
+    void add(GradientHook& hook) { hooks_.emplace_back(&hook); }
+    void apply() {
+        for (const Ref<GradientHook>& hook : std::exchange(hooks_, {})) hook->apply_all();
+    }
+
+private:
+    PendingHooks* const outer_;
+    std::vector<Ref<GradientHook>> hooks_;
+};
 
 }  // namespace mezzo

@@ -44,7 +44,7 @@ public:
     };
     void link(Link link) { links_.push_back(std::move(link)); }
     void unlink(const GradientHook* hook) noexcept;
-    // Puts other links in the place of all, and returns those.
+    // Replaces all links, and returns those that were there.
     std::vector<Link> exchange_links(std::vector<Link> links) {
         return std::exchange(links_, std::move(links));
     }
@@ -66,7 +66,7 @@ public:
     // the first of them is read.
     void complete();
 
-    // The gradient, undefined if there is none. What is pending is applied first.
+    // The gradient, undefined if there is none. Hooks apply first what they have pending.
     const Tensor& read();
     // The same for an update that applies `own` itself: only other hooks are applied.
     const Tensor& read_for_update(const GradientHook* own);

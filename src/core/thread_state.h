@@ -1,4 +1,4 @@
-// State that decides how this thread runs ops. It is in one place, so that a debugger can print it:
+// State that decides how this thread runs ops. It is one struct, so that a debugger can print it:
 //
 //   (gdb) print mezzo::thread_state
 //
@@ -15,6 +15,7 @@ namespace mezzo {
 class Engine;
 class MemoryHook;
 class OpObserver;
+class PendingHooks;
 class StepRecorder;
 
 // Autocast of a thread as a value. Nodes of user-defined functions and checkpoints store it, and restore it
@@ -36,12 +37,13 @@ struct ThreadState {
     bool recomputing = false;    // a checkpoint runs its segment for the second time: no side effects again
     bool prefer_decomposition = false;  // ops run their decompositions although there is a kernel: tests
     AutocastState autocast;
-    int autocast_scopes = 0;             // open ones; the outermost clears the cast cache when it closes
-    Engine* engine = nullptr;            // the innermost backward pass that runs
-    OpObserver* observers = nullptr;     // the innermost, which has a pointer to the next one
-    const char* composite_op = nullptr;  // the public function whose ops run, for observers
-    StepRecorder* recorder = nullptr;    // of the step that is captured
-    MemoryHook* memory_hook = nullptr;   // serves allocations instead of the caching allocator
+    int autocast_scopes = 0;                // open ones; the outermost clears the cast cache when it closes
+    Engine* engine = nullptr;               // the innermost backward pass that runs
+    OpObserver* observers = nullptr;        // the innermost, which has a pointer to the next one
+    const char* composite_op = nullptr;     // the public function whose ops run, for observers
+    StepRecorder* recorder = nullptr;       // of the step that is captured
+    MemoryHook* memory_hook = nullptr;      // serves allocations instead of the caching allocator
+    PendingHooks* pending_hooks = nullptr;  // collects hooks on gradients that have something pending
 };
 
 MEZZO_INTERNAL inline constinit thread_local ThreadState thread_state;

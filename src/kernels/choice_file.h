@@ -1,8 +1,8 @@
-// Cache of choices between kernels in the user's cache folder: which fast paths have passed their self-check, and
-// which kernels of matrix products are the fastest. There is one file per family and identity, such as that of a
-// device: "<family>-<hash>.txt" has the identity, a line "key: choice" each, and a checksum. A file that is
-// damaged or belongs to another identity counts as empty. Several processes may use the folder at once. Without
-// a folder nothing is stored. Throws only std::bad_alloc.
+// Cache of choices between kernels in the user's cache folder: which fast paths have passed their self-check,
+// and which kernels of matrix products are the fastest. There is one file per family and identity, such as
+// that of a device: "<family>-<hash>.txt" has the identity, a line "key: choice" each, and a checksum. A file
+// that is damaged or belongs to another identity counts as empty. Several processes may use the folder at
+// once. Without a folder nothing is stored. Throws only std::bad_alloc.
 #pragma once
 
 #include <map>
@@ -20,8 +20,8 @@ public:
     // Adds a choice to the file, or replaces it. The key has no ": ".
     void save(const std::string& key, const std::string& choice) const;
 
-    // A mark that an attempt has begun, which may end the process. While the object lives the mark is locked, so
-    // that a mark without a lock is that of a process that died.
+    // A mark that an attempt has begun, which may end the process. While the object lives the mark is locked,
+    // so that a mark without a lock is that of a process that died.
     class Mark {
     public:
         Mark(const ChoiceFile& file, const std::string& key);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/thread_state.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 #include "optim/update.h"
@@ -27,11 +28,10 @@ void PendingFactor::attach(const std::vector<TensorImpl*>& leaves) {
         slot.link({Ref<GradientHook>(this), std::uint32_t(leaves_.size())});
         leaves_.push_back(leaf);
     }
-    if (shared) {
+    if (shared)
         apply_all();
-    } else if (PendingFactorScope* const scope = PendingFactorScope::current) {
-        scope->factors_.emplace_back(this);
-    }
+    else if (thread_state.pending_hooks != nullptr)
+        thread_state.pending_hooks->add(*this);
 }
 
 void PendingFactor::forget(std::uint32_t index) noexcept {
@@ -58,11 +58,6 @@ void PendingFactor::apply_all() {
         bump_version(gradients[i]);
     }
     for (std::uint32_t i = 0; i < leaves_.size(); ++i) forget(i);
-}
-
-void PendingFactorScope::apply() {
-    for (const Ref<PendingFactor>& factor : factors_) factor->apply_all();
-    factors_.clear();
 }
 
 DeferredFactor::DeferredFactor(const GradientList& list, const Tensor& state, const Tensor& norm, bool widen)

@@ -1,6 +1,6 @@
-// Deferred unscaling and clipping: unscale_ and clip_grad_norm_ leave the multiplication of the gradients by a
-// factor that only the device knows, such as 1 / scale, to the update, which reads them anyway. For any other
-// reader the gradient's slot applies the factor first.
+// Deferred unscaling and clipping: unscale_ and clip_grad_norm_ leave the multiplication of the gradients by
+// a factor that only the device knows, such as 1 / scale, to the update, which reads them anyway. For any
+// other reader the gradient's slot applies the factor first.
 #pragma once
 
 #include <vector>
@@ -22,8 +22,7 @@ public:
     // them, all are multiplied at once.
     void attach(const std::vector<TensorImpl*>& leaves);
     // Multiplies all gradients for which it is still pending.
-    void apply_all();
-
+    void apply_all() override;
     void apply(std::uint32_t) override { apply_all(); }
     bool pending(std::uint32_t) const override { return true; }
     void forget(std::uint32_t index) noexcept override;
@@ -34,25 +33,6 @@ protected:
 
 private:
     std::vector<TensorImpl*> leaves_;  // null: no longer pending
-};
-
-// Collects the factors that become pending on this thread while it is open. apply() multiplies the gradients
-// for which they are still pending. A captured step ends with it, so that no replay depends on a factor of an
-// earlier one.
-class [[nodiscard]] PendingFactorScope {
-public:
-    PendingFactorScope() : outer_(current) { current = this; }
-    ~PendingFactorScope() { current = outer_; }
-    PendingFactorScope(const PendingFactorScope&) = delete;
-    PendingFactorScope& operator=(const PendingFactorScope&) = delete;
-
-    void apply();
-
-private:
-    friend class PendingFactor;
-    static constinit inline thread_local PendingFactorScope* current = nullptr;
-    PendingFactorScope* outer_;
-    std::vector<Ref<PendingFactor>> factors_;
 };
 
 // The factor of one list of gradients.

@@ -105,9 +105,9 @@ TEST_CASE("gradient slot: a scope multiplies what waits at its end, leaves and f
         Tensors w = leaves(3);
         Ref<Twice> twice(new Twice);
         {
-            optim::PendingFactorScope outer;
+            PendingHooks outer;
             {
-                optim::PendingFactorScope scope;
+                PendingHooks scope;
                 twice->attach(impls(w));
                 w.erase(w.begin());
                 scope.apply();

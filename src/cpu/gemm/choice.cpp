@@ -315,8 +315,8 @@ private:
         return std::string(path_names[int(path)]) + " " + kind_names[int(kind)];
     }
 
-    // Whether a path may be used. It is compared with vectors once; a process that dies in the comparison is the
-    // last that tries it.
+    // Whether a path may be used. It is compared with vectors once. A process that dies in the comparison is
+    // the last that tries it.
     bool trusted(Path path, OperandType kind) {
         if (!available(path, kind)) return false;
         if (path == Path::vectors) return true;
@@ -334,7 +334,7 @@ private:
         return trust == Trust::right;
     }
 
-    // The build and the processor for which the results hold. The number rises when kernels or classes change.
+    // The results hold for this build and processor. The number rises when kernels or classes change.
     static ChoiceFile file() {
         return {"gemm-cpu", std::string("mezzo ") + version() + ", matrix products 2; " + cpu_name() + ", " +
                                 name(best_isa()) +
