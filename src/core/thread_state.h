@@ -46,6 +46,6 @@ struct ThreadState {
     PendingHooks* pending_hooks = nullptr;  // collects hooks on gradients that have something pending
 };
 
-MEZZO_INTERNAL inline constinit thread_local ThreadState thread_state;
+MEZZO_INTERNAL inline constinit thread_local ThreadState thread_state{};
 
 }  // namespace mezzo
