@@ -222,8 +222,8 @@ TEST_CASE("a convolution reads any strides, and keeps a view's gradient", "[conv
             // A GEMM library may add the terms of products of another size in another order.
             const double rounding = device == cpu_device ? 0 : dtype == float32 ? 1e-6 : 1e-2;
             CHECK(test::difference(test::doubles(repeated.slice(0, 2, 3)),
-                                   test::doubles(conv2d(one, channels_last(weight))), {rounding, rounding}) ==
-                  "");
+                                   test::doubles(conv2d(one, channels_last(weight))),
+                                   {rounding, rounding}) == "");
         }
 }
 

@@ -51,9 +51,9 @@ def test_figures():
     near(own["::activation_grad_kernel"], 6 * wide, "its gradient reads two matrices and writes one")
     near(own["::column_sum_kernel"], 12 * 3 * tokens * hidden * 2, "sums for query, key and value")
     near(own["::norm_kernel"], tokens * hidden * (24 * (2 + 4 + 4 + 4 + 2) + 4 + 4 + 2), "x, residual, sum, result and its copy")
-    parts = 25 * 3 * (2 * 256 + 1) * hidden * 4
+    parts = 25 * 3 * (2 * 132 + 1) * hidden * 4
     near(own["::norm_grad_kernel"], tokens * hidden * (24 * (4 + 4 + 2 + 4) + 12) + parts,
-         "gradients of x and residual from two matrices, and 256 parts of three sums")
+         "gradients of x and residual from two matrices, and 132 parts of three sums")
     single = {line.pattern: line.bytes for line in roofline.bert(16, 128, "float32")}
     near(single["::norm_kernel"], tokens * hidden * (24 * 16 + 8), "float32 needs no copy")
     kernels = {"norm_kernel<mezzo::WarpTeam, 8, float>(int)": "norms with dropout and residual",

@@ -96,10 +96,10 @@ def bert(batch, length, precision, layers=12, hidden=768, vocabulary=30522):
         # residual nor sum
         Line("norms with dropout and residual", r"::norm_kernel",
              bytes=tokens * hidden * (2 * layers * (item + 12 + copy) + 8 + copy), pooled=True),
-        # read the gradient and the sum, write the gradients of x and of the residual; write and read a part per 8 rows of the sums for
+        # read the gradient and the sum, write the gradients of x and of the residual; write and read a part per multiprocessor (132) of the sums for
         # weight, bias and the bias before the norm
         Line("gradients of norms", r"::norm_grad_kernel",
-             bytes=tokens * hidden * (2 * layers * (12 + item) + 12) + norms * 3 * hidden * 4 * (2 * tokens / 8 + 1), pooled=True),
+             bytes=tokens * hidden * (2 * layers * (12 + item) + 12) + norms * 3 * hidden * 4 * (2 * min(tokens / 8, 132) + 1), pooled=True),
     ]
     return BOOKS + own + optimizer(bert_parameters(layers, hidden, vocabulary), "adamw", mixed) + [products]
 
