@@ -11,43 +11,45 @@ namespace {
 
 constexpr int grad_width = 4;  // elements per thread and access
 
-// Calls f(value) for each element of a chunk of the gradient, with f's result written back if `write`.
-template <class T, class F> __device__ void visit(T* grad, const Chunk& chunk, bool write, F& f) {
+// Calls f(value) for each element of the chunks, with f's result written back if `write`.
+template <class T, class F> __device__ void visit(T* grad, const Chunks& chunks, bool write, F& f) {
     using C = Compute<T>;
     using V = Vec<T, grad_width>;
-    std::int64_t i = chunk.begin;
+    std::int64_t i = chunks.begin;
     if (reinterpret_cast<std::uintptr_t>(grad) % sizeof(V) == 0) {
-        const std::int64_t whole = chunk.begin + (chunk.end - chunk.begin) / grad_width * grad_width;
+        const std::int64_t whole = chunks.begin + (chunks.end - chunks.begin) / grad_width * grad_width;
         const std::int64_t step = blockDim.x * grad_width;
-        const auto change = [&](V& values, std::int64_t at) {
-            for (T& value : values.v) value = convert<T>(f(convert<C>(value)));
-            if (write) *reinterpret_cast<V*>(grad + at) = values;
-        };
-        for (i += threadIdx.x * grad_width; i < whole; i += 2 * step) {
-            const bool two = i + step < whole;  // loads in flight
-            V first = *reinterpret_cast<const V*>(grad + i), second;
-            if (two) second = *reinterpret_cast<const V*>(grad + i + step);
-            change(first, i);
-            if (two) change(second, i + step);
+        constexpr int loads = 4;  // in flight
+        for (i += threadIdx.x * grad_width; i < whole; i += loads * step) {
+            V values[loads];
+            MEZZO_UNROLL
+            for (int u = 0; u < loads; ++u)
+                if (i + u * step < whole) values[u] = *reinterpret_cast<const V*>(grad + i + u * step);
+            MEZZO_UNROLL
+            for (int u = 0; u < loads; ++u) {
+                if (i + u * step >= whole) break;
+                for (T& value : values[u].v) value = convert<T>(f(convert<C>(value)));
+                if (write) *reinterpret_cast<V*>(grad + i + u * step) = values[u];
+            }
         }
         i = whole;
     }
-    for (i += threadIdx.x; i < chunk.end; i += blockDim.x) {
+    for (i += threadIdx.x; i < chunks.end; i += blockDim.x) {
         const T value = convert<T>(f(convert<C>(grad[i])));
         if (write) grad[i] = value;
     }
 }
 
-template <class F> __device__ void visit_chunk(const GradRef& p, const Chunk& chunk, bool write, F& f) {
+template <class F> __device__ void visit_chunks(const GradRef& p, const Chunks& chunks, bool write, F& f) {
     switch (p.grad_dtype) {
         case Dtype::float16:
-            return visit(static_cast<float16_t*>(p.grad), chunk, write, f);
+            return visit(static_cast<float16_t*>(p.grad), chunks, write, f);
         case Dtype::bfloat16:
-            return visit(static_cast<bfloat16_t*>(p.grad), chunk, write, f);
+            return visit(static_cast<bfloat16_t*>(p.grad), chunks, write, f);
         case Dtype::float32:
-            return visit(static_cast<float*>(p.grad), chunk, write, f);
+            return visit(static_cast<float*>(p.grad), chunks, write, f);
         default:
-            return visit(static_cast<double*>(p.grad), chunk, write, f);
+            return visit(static_cast<double*>(p.grad), chunks, write, f);
     }
 }
 
@@ -106,7 +108,7 @@ __global__ void statistics_kernel(MEZZO_GRID_CONSTANT const Table table,
                                   unsigned before, bool last, unsigned* ticket) {
     Look look{functors::inverse_scale(wanted), wanted.norm != nullptr};
     for_chunks(table,
-               [&](const Chunk& chunk) { visit_chunk(table.entries[chunk.index], chunk, false, look); });
+               [&](const Chunks& chunks) { visit_chunks(table.entries[chunks.index], chunks, false, look); });
     const double sum = block_reduce(look.sum, 0.0, Sum());
     const int bad = __syncthreads_count(look.bad);
     if (threadIdx.x == 0) partials[before + blockIdx.x] = {sum, static_cast<double>(bad)};
@@ -130,24 +132,25 @@ template <class Table>
 __global__ void scale_kernel(MEZZO_GRID_CONSTANT const Table table, GradientFactor factor) {
     Scale multiply{functors::value_of(factor)};
     if (multiply.factor == 1) return;
-    for_chunks(table,
-               [&](const Chunk& chunk) { visit_chunk(table.entries[chunk.index], chunk, true, multiply); });
+    for_chunks(table, [&](const Chunks& chunks) {
+        visit_chunks(table.entries[chunks.index], chunks, true, multiply);
+    });
 }
 
 template <class Table>
 __global__ void clip_by_value_kernel(MEZZO_GRID_CONSTANT const Table table, double limit) {
     Limit clip{limit};
     for_chunks(table,
-               [&](const Chunk& chunk) { visit_chunk(table.entries[chunk.index], chunk, true, clip); });
+               [&](const Chunks& chunks) { visit_chunks(table.entries[chunks.index], chunks, true, clip); });
 }
 
 // Several blocks may set the same flag: all write 1.
 template <class Table> __global__ void flag_kernel(MEZZO_GRID_CONSTANT const Table table, float* flags) {
-    for_chunks(table, [&](const Chunk& chunk) {
+    for_chunks(table, [&](const Chunks& chunks) {
         Look look{1, false};
-        visit_chunk(table.entries[chunk.index], chunk, false, look);
+        visit_chunks(table.entries[chunks.index], chunks, false, look);
         if (__syncthreads_or(look.bad) != 0 && threadIdx.x == 0)
-            atomicExch(&flags[table.first + chunk.index], 1.0f);
+            atomicExch(&flags[table.first + chunks.index], 1.0f);
     });
 }
 

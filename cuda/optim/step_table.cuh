@@ -15,8 +15,8 @@ namespace mezzo::cuda {
 inline constexpr unsigned step_block = 256;
 inline constexpr std::int64_t step_chunk = 2048;  // elements, a multiple of 8
 
-// Elements begin .. end of a parameter.
-struct Chunk {
+// Elements begin .. end of a parameter: adjacent chunks.
+struct Chunks {
     int index;
     std::int64_t begin, end;
 };
@@ -67,19 +67,21 @@ template <class Ref, int capacity_> struct StepList {
 __device__ inline std::int64_t numel_of(const GradRef& ref) { return ref.numel; }
 __device__ inline std::int64_t numel_of(const UpdateRef& ref) { return ref.numel; }
 
-// visit(chunk) for this block's share of the list's chunks.
+// visit(chunks) for this block's share of the list, once for each parameter in it.
 template <class List, class Visit> __device__ void for_chunks(const List& list, const Visit& visit) {
     const std::uint64_t chunks = list.chunks();
     const auto from = static_cast<std::uint32_t>(chunks * blockIdx.x / gridDim.x);
     const auto to = static_cast<std::uint32_t>(chunks * (blockIdx.x + 1) / gridDim.x);
     if (from == to) return;
     int index = list.find(from);
-    for (std::uint32_t c = from; c < to; ++c) {
+    for (std::uint32_t c = from; c < to;) {
         while (c >= list.entries[index].end) ++index;  // empty parameters have no chunk
         const std::uint32_t before = index == 0 ? 0 : list.entries[index - 1].end;
-        const std::int64_t begin = std::int64_t(c - before) * step_chunk,
+        const std::uint32_t stop = list.entries[index].end < to ? list.entries[index].end : to;
+        const std::int64_t end = std::int64_t(stop - before) * step_chunk,
                            numel = numel_of(list.entries[index]);
-        visit(Chunk{index, begin, begin + step_chunk < numel ? begin + step_chunk : numel});
+        visit(Chunks{index, std::int64_t(c - before) * step_chunk, end < numel ? end : numel});
+        c = stop;
     }
 }
 

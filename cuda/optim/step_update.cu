@@ -7,11 +7,11 @@
 namespace mezzo::cuda {
 namespace {
 
-// Elements of a chunk one by one, of any dtypes.
-template <class Row, class C> __device__ void update_elements(const UpdateRef& p, const Chunk& chunk,
+// Elements one by one, of any dtypes.
+template <class Row, class C> __device__ void update_elements(const UpdateRef& p, const Chunks& chunks,
                                                               const functors::Prepared<Row, C>& prepared,
                                                               C multiplier) {
-    for (std::int64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += blockDim.x) {
+    for (std::int64_t i = chunks.begin + threadIdx.x; i < chunks.end; i += blockDim.x) {
         C s[max_optimizer_state];
         for (int k = 0; k < max_optimizer_state; ++k)
             s[k] = p.state[k] != nullptr ? static_cast<const C*>(p.state[k])[i] : C(0);
@@ -38,11 +38,11 @@ template <class T> __device__ void store_copy16(void* copy16, std::int64_t i, co
 }
 
 // float32 parameters, four elements at a time.
-template <class G, class Row> __device__ void update_vectors(const UpdateRef& p, const Chunk& chunk,
+template <class G, class Row> __device__ void update_vectors(const UpdateRef& p, const Chunks& chunks,
                                                              const functors::Prepared<Row, float>& prepared,
                                                              float multiplier) {
-    const std::int64_t whole = chunk.begin + (chunk.end - chunk.begin) / step_width * step_width;
-    for (std::int64_t i = chunk.begin + threadIdx.x * step_width; i < whole; i += blockDim.x * step_width) {
+    const std::int64_t whole = chunks.begin + (chunks.end - chunks.begin) / step_width * step_width;
+    for (std::int64_t i = chunks.begin + threadIdx.x * step_width; i < whole; i += blockDim.x * step_width) {
         StepVec<float> value = vector_at<float>(p.param, i), state[max_optimizer_state] = {};
         const StepVec<G> grad = vector_at<G>(p.grad, i);
         for (int k = 0; k < max_optimizer_state; ++k)
@@ -63,7 +63,7 @@ template <class G, class Row> __device__ void update_vectors(const UpdateRef& p,
         else
             store_copy16<bfloat16_t>(p.copy16, i, value);
     }
-    update_elements<Row, float>(p, {chunk.index, whole, chunk.end}, prepared, multiplier);
+    update_elements<Row, float>(p, {chunks.index, whole, chunks.end}, prepared, multiplier);
 }
 
 __device__ bool aligned(const void* p, std::size_t element) {
@@ -79,20 +79,20 @@ __device__ bool takes_vectors(const UpdateRef& p) {
 }
 
 template <class Row>
-__device__ void update_chunk(const UpdateRef& p, const Chunk& chunk, const typename Row::Options& options,
-                             const functors::Prepared<Row, float>& prepared, float multiplier) {
+__device__ void update_chunks(const UpdateRef& p, const Chunks& chunks, const typename Row::Options& options,
+                              const functors::Prepared<Row, float>& prepared, float multiplier) {
     if (prepared.maximize) multiplier = -multiplier;
     if (p.dtype == Dtype::float64) {
         const functors::Prepared<Row, double> exact(options, p.step);
-        update_elements<Row, double>(p, chunk, exact, static_cast<double>(multiplier));
+        update_elements<Row, double>(p, chunks, exact, static_cast<double>(multiplier));
     } else if (!takes_vectors(p)) {
-        update_elements<Row, float>(p, chunk, prepared, multiplier);
+        update_elements<Row, float>(p, chunks, prepared, multiplier);
     } else if (p.grad_dtype == Dtype::float32) {
-        update_vectors<float>(p, chunk, prepared, multiplier);
+        update_vectors<float>(p, chunks, prepared, multiplier);
     } else if (p.grad_dtype == Dtype::float16) {
-        update_vectors<float16_t>(p, chunk, prepared, multiplier);
+        update_vectors<float16_t>(p, chunks, prepared, multiplier);
     } else {
-        update_vectors<bfloat16_t>(p, chunk, prepared, multiplier);
+        update_vectors<bfloat16_t>(p, chunks, prepared, multiplier);
     }
 }
 
@@ -123,19 +123,15 @@ __device__ void update_block(const Table& table, const GradientFactor& factor) {
     MEZZO_SHARED(PreparedFloat, prepared, [1]);
     MEZZO_SHARED(Options, options, [1]);
     const float multiplier = functors::value_of(factor);
-    int current = -1;
-    for_chunks(table, [&](const Chunk& chunk) {
-        const UpdateRef& entry = table.entries[chunk.index];
-        if (chunk.index != current) {
-            __syncthreads();
-            if (threadIdx.x == 0) {
-                options[0] = functors::options_of<Row>(table.group[entry.group]);
-                prepared[0] = PreparedFloat(options[0], entry.step);
-            }
-            __syncthreads();
-            current = chunk.index;
+    for_chunks(table, [&](const Chunks& chunks) {
+        const UpdateRef& entry = table.entries[chunks.index];
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            options[0] = functors::options_of<Row>(table.group[entry.group]);
+            prepared[0] = PreparedFloat(options[0], entry.step);
         }
-        update_chunk<Row>(entry, chunk, options[0], prepared[0], multiplier);
+        __syncthreads();
+        update_chunks<Row>(entry, chunks, options[0], prepared[0], multiplier);
     });
 }
 
