@@ -19,7 +19,7 @@ template <class T, class F> __device__ void visit(T* grad, const Chunks& chunks,
     if (reinterpret_cast<std::uintptr_t>(grad) % sizeof(V) == 0) {
         const std::int64_t whole = chunks.begin + (chunks.end - chunks.begin) / grad_width * grad_width;
         const std::int64_t step = blockDim.x * grad_width;
-        constexpr int loads = 4;  // in flight
+        constexpr int loads = sizeof(T) > 4 ? 1 : 4;  // in flight; more cost more in registers
         for (i += threadIdx.x * grad_width; i < whole; i += loads * step) {
             V values[loads];
             MEZZO_UNROLL
