@@ -57,8 +57,13 @@ Reducer::Reducer(const StateDict& parameters, const Group& group, const DataPara
 
 void Reducer::attach() {
     number_ = group_.impl().last();
-    for (std::uint32_t place = 0; place < leaves_.size(); ++place)
-        slot(place).link({Ref<GradientHook>(this), place});
+    try {
+        for (std::uint32_t place = 0; place < leaves_.size(); ++place)
+            slot(place).link({Ref<GradientHook>(this), place});
+    } catch (...) {  // no memory for a link
+        detach(false);
+        throw;
+    }
 }
 
 void Reducer::detach(bool wait) noexcept {

@@ -27,10 +27,10 @@ public:
         }
     }
     ~Restored() {
-        for (const Kept& kept : gradients_) {
+        for (Kept& kept : gradients_) {
             GradientSlot& slot = kept.parameter->grads().gradient;
             slot.drop();  // it is in no bucket
-            slot.exchange_links(kept.links);
+            slot.exchange_links(std::move(kept.links));
             slot.put(kept.gradient);
         }
         set_random_state(random_);

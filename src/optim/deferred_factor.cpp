@@ -21,6 +21,7 @@ bool has_gradient(const Tensor& parameter) {
 
 void PendingFactor::attach(const std::vector<TensorImpl*>& leaves) {
     bool shared = false;
+    leaves_.reserve(leaves_.size() + leaves.size());
     for (TensorImpl* leaf : leaves) {
         GradientSlot& slot = leaf->grads().gradient;
         shared = shared || slot.shared();

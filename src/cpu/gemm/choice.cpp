@@ -11,10 +11,12 @@
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 
+#include "core/build_id.h"
+#include "core/log_line.h"
 #include "cpu/amx/tile_gemm.h"
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
@@ -235,8 +237,10 @@ template <class F> void aside(const F& f) {
 
 // ---- cached results
 
-constexpr std::string_view wrong_text = "gave wrong results",
-                           died_text = "not tried: an earlier process ended in its check";
+// Whether kernels of a path may be used, and its text in the file.
+enum class Trust : std::uint8_t { unknown, right, wrong, died };
+constexpr const char* trust_texts[] = {"", "checked", "gave wrong results",
+                                       "not tried: an earlier process ended in its check"};
 
 class CheckResults {
 public:
@@ -281,12 +285,17 @@ public:
 
 private:
     Path decide(const Class& c) {
-        const std::lock_guard lock(mutex_);
         std::atomic<Path>& chosen = chosen_[std::size_t(c.index())];
-        aside([&] {
-            load();
-            if (chosen.load(std::memory_order_relaxed) == Path::unknown) judge(c, chosen);
-        });
+        std::string message;
+        {
+            const std::lock_guard lock(mutex_);
+            aside([&] {
+                load();
+                if (chosen.load(std::memory_order_relaxed) == Path::unknown) judge(c, chosen);
+            });
+            message = std::exchange(message_, {});
+        }
+        if (!message.empty()) log_line(message);
         return chosen;
     }
 
@@ -297,60 +306,58 @@ private:
         const Times times = measure(c, usable);
         std::string& text = times_[std::size_t(c.index())];
         text = times.text();
-        bool all_right = true;  // else not stored: the same path of another build may be right
-        for (const Path path : paths) {
-            if (!available(path, c.kind) || usable[int(path)]) continue;
-            const bool is_wrong = trust_[int(path)][int(c.kind)] == Trust::wrong;
-            text.append(", ")
-                .append(path_names[int(path)])
-                .append(" ")
-                .append(is_wrong ? wrong_text : died_text);
-            all_right = all_right && !is_wrong;
-        }
+        for (const Path path : paths)
+            if (available(path, c.kind) && !usable[int(path)])
+                text += std::string(", ") + path_names[int(path)] + " " +
+                        trust_texts[int(trust_[int(path)][int(c.kind)])];
         chosen.store(times.fastest(), std::memory_order_release);
-        if (all_right) file().save(c.text(), std::string(path_names[int(times.fastest())]) + "; " + text);
+        file().save(c.text(), std::string(path_names[int(times.fastest())]) + "; " + text);
     }
 
     static std::string text_of(Path path, OperandType kind) {
         return std::string(path_names[int(path)]) + " " + kind_names[int(kind)];
     }
 
-    // Whether a path may be used. It is compared with vectors once. A process that dies in the comparison is
-    // the last that tries it.
+    // Whether a path may be used. It is compared with vectors once per build and processor. A process that
+    // dies in the comparison is the last that tries it.
     bool trusted(Path path, OperandType kind) {
         if (!available(path, kind)) return false;
         if (path == Path::vectors) return true;
         Trust& trust = trust_[int(path)][int(kind)];
-        if (trust == Trust::unknown) {
-            const std::string key = text_of(path, kind);
-            const ChoiceFile store = file();
-            const ChoiceFile::Mark mark(store, key);
-            trust = mark.found() && heeds_marks_ ? Trust::died
-                    : agrees(path, kind)         ? Trust::right
-                                                 : Trust::wrong;
-            if (trust == Trust::died || !heeds_marks_)
-                store.save(key, trust == Trust::died ? std::string(died_text) : "checked");
-        }
+        if (trust != Trust::unknown) return trust == Trust::right;
+        const std::string key = text_of(path, kind);
+        const ChoiceFile store = file();
+        const ChoiceFile::Mark mark(store, key);
+        if (heeds_marks_) trust = trust_in(store.load(), key);  // a process has ended its check meanwhile
+        if (trust != Trust::unknown) return trust == Trust::right;
+        trust = mark.found() && heeds_marks_ ? Trust::died : agrees(path, kind) ? Trust::right : Trust::wrong;
+        store.save(key, trust_texts[int(trust)]);
+        if (trust != Trust::right) message_ = "matrix products: " + key + " " + trust_texts[int(trust)];
         return trust == Trust::right;
     }
 
-    // The results hold for this build and processor. The number rises when kernels or classes change.
+    static Trust trust_in(const Choices& choices, const std::string& key) {
+        const auto found = choices.find(key);
+        for (const Trust trust : {Trust::right, Trust::wrong, Trust::died})
+            if (found != choices.end() && found->second == trust_texts[int(trust)]) return trust;
+        return Trust::unknown;
+    }
+
+    // The results hold for this build and processor.
     static ChoiceFile file() {
-        return {"gemm-cpu", std::string("mezzo ") + version() + ", matrix products 2; " + cpu_name() + ", " +
-                                name(best_isa()) +
+        return {"gemm-cpu", std::string("mezzo ") + version() + " " + build_id() + ", matrix products; " +
+                                cpu_name() + ", " + name(best_isa()) +
                                 (available(Path::tiles, OperandType::bf16) ? " granted" : "")};
     }
 
-    // Choices "class: path; times" and "path operands: died". Others are ignored.
+    // Choices "class: path; times" and "path operands: checked". Others are ignored.
     void load() {
         if (loaded_) return;
         loaded_ = true;
         const Choices choices = file().load();
         for (const Path path : paths)
             for (int kind = 0; kind < kinds; ++kind)
-                if (const auto found = choices.find(text_of(path, OperandType(kind)));
-                    found != choices.end() && found->second == died_text)
-                    trust_[int(path)][kind] = Trust::died;
+                trust_[int(path)][kind] = trust_in(choices, text_of(path, OperandType(kind)));
         for (int i = 0; i < classes; ++i)
             if (const auto found = choices.find(Class::at(i).text()); found != choices.end())
                 take(i, found->second);
@@ -369,7 +376,8 @@ private:
     std::array<std::atomic<Path>, classes> chosen_{};
     std::mutex mutex_;  // guards what follows, and changes to chosen_
     std::array<std::string, classes> times_;
-    enum class Trust : std::uint8_t { unknown, right, wrong, died } trust_[4][kinds] = {};
+    Trust trust_[4][kinds] = {};
+    std::string message_;  // for the log, after mutex_ is released
     bool loaded_ = false, heeds_marks_ = true;
 };
 

@@ -3,8 +3,8 @@
 //
 // Products are sorted into classes by the type of their operands, by transposition and by rough sizes. When a
 // class occurs for the first time, all kinds of kernels that the processor has are timed on one thread on a
-// product of the class; plain vectors win a draw. Before a kind is timed or used, once in a process, its
-// results on odd sizes are compared with those of plain vectors. The choices are stored in the user's cache
+// product of the class; plain vectors win a draw. Before a kind is timed or used, once for each build
+// and processor, its results on odd sizes are compared with those of plain vectors. The choices are stored in the user's cache
 // folder, so that every process on the machine chooses alike.
 #pragma once
 
