@@ -3,9 +3,9 @@
 //
 // Products are sorted into classes by the type of their operands, by transposition and by rough sizes. When a
 // class occurs for the first time, all kinds of kernels that the processor has are timed on one thread on a
-// product of the class; plain vectors win a draw. Before a kind is timed or used, once for each build
-// and processor, its results on odd sizes are compared with those of plain vectors. The choices are stored in the user's cache
-// folder, so that every process on the machine chooses alike.
+// product of the class; plain vectors win a draw. Before a kind is timed or used, once for each build and
+// processor, its results on odd sizes are compared with those of plain vectors. The choices are stored in the
+// user's cache folder (kernels/choice_file.h), so that every process on the machine chooses alike.
 #pragma once
 
 #include <string>
