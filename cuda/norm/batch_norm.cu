@@ -103,7 +103,7 @@ __device__ void join_parts(const PartSums<C>& parts, const ChannelGrid& s, const
 }
 
 template <class X, class C = typename X::C>
-__global__ __launch_bounds__(channels_block, 4) void moments_kernel(X x, ChannelGrid s, PartSums<C> parts,
+__global__ __launch_bounds__(channels_block, 2) void moments_kernel(X x, ChannelGrid s, PartSums<C> parts,
                                                                     Conclusion<C> end, unsigned* tickets) {
     constexpr int width = X::width;
     const ChannelPosition<width> at(s);
@@ -112,13 +112,21 @@ __global__ __launch_bounds__(channels_block, 4) void moments_kernel(X x, Channel
     const bool inside = at.channel < s.channels && begin < stop;
     if (inside) {
         x.load(begin * s.channels + at.channel, pivot);
-        for (std::int64_t row = begin + at.way; row < stop; row += at.ways) {
-            C values[width];
-            x.load(row * s.channels + at.channel, values);
-            for (int k = 0; k < width; ++k) {
-                const C d = values[k] - pivot[k];
-                sums[k] += d;
-                sums[width + k] += d * d;
+        for (std::int64_t row = begin + at.way; row < stop; row += rows_in_flight * at.ways) {
+            C values[rows_in_flight][width];
+            MEZZO_UNROLL
+            for (int u = 0; u < rows_in_flight; ++u)
+                if (row + u * at.ways < stop)
+                    x.load((row + u * at.ways) * s.channels + at.channel, values[u]);
+            MEZZO_UNROLL
+            for (int u = 0; u < rows_in_flight; ++u) {
+                if (row + u * at.ways >= stop) break;
+                MEZZO_UNROLL
+                for (int k = 0; k < width; ++k) {
+                    const C d = values[u][k] - pivot[k];
+                    sums[k] += d;
+                    sums[width + k] += d * d;
+                }
             }
         }
     }

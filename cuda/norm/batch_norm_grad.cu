@@ -46,7 +46,7 @@ __device__ void join_parts(const PartSums<C>& parts, const ChannelGrid& s, const
 
 template <class X, class C = typename X::C>
 __global__ __launch_bounds__(channels_block,
-                             4) void grad_sums_kernel(GradImages<X> images, ChannelGrid s, PartSums<C> parts,
+                             2) void grad_sums_kernel(GradImages<X> images, ChannelGrid s, PartSums<C> parts,
                                                       GradConclusion<C> end, unsigned* tickets) {
     constexpr int width = X::width;
     const ChannelPosition<width> at(s);
@@ -55,16 +55,26 @@ __global__ __launch_bounds__(channels_block,
     const bool inside = at.channel < s.channels;
     if (inside) {
         for (int k = 0; k < width; ++k) mean[k] = end.mean.load(at.channel + k);
-        for (std::int64_t row = begin + at.way; row < stop; row += at.ways) {
-            const std::int64_t i = row * s.channels + at.channel;
-            C g[width], x[width];
-            images.g.load(i, g);
-            images.x.load(i, x);
-            apply_bits(images.bits, i, g);
-            if (images.masked.p != nullptr) images.masked.store(i, g);
-            for (int k = 0; k < width; ++k) {
-                sums[k] += g[k];
-                sums[width + k] += g[k] * (x[k] - mean[k]);
+        for (std::int64_t row = begin + at.way; row < stop; row += rows_in_flight * at.ways) {
+            C g[rows_in_flight][width], x[rows_in_flight][width];
+            MEZZO_UNROLL
+            for (int u = 0; u < rows_in_flight; ++u) {
+                if (row + u * at.ways >= stop) break;
+                const std::int64_t i = (row + u * at.ways) * s.channels + at.channel;
+                images.g.load(i, g[u]);
+                images.x.load(i, x[u]);
+                apply_bits(images.bits, i, g[u]);
+            }
+            MEZZO_UNROLL
+            for (int u = 0; u < rows_in_flight; ++u) {
+                if (row + u * at.ways >= stop) break;
+                if (images.masked.p != nullptr)
+                    images.masked.store((row + u * at.ways) * s.channels + at.channel, g[u]);
+                MEZZO_UNROLL
+                for (int k = 0; k < width; ++k) {
+                    sums[k] += g[u][k];
+                    sums[width + k] += g[u][k] * (x[u][k] - mean[k]);
+                }
             }
         }
     }

@@ -82,11 +82,14 @@ struct ChannelGrid {
 // Grid for `width` channels per thread.
 inline ChannelGrid channel_grid(std::int64_t rows, std::int64_t channels, int width) {
     ChannelGrid s{rows, channels, 1, 0, 0, 0};
-    while (s.lanes < 32 && s.lanes * width < channels) s.lanes *= 2;
+    // Eight packs are at least the 128 bytes of a memory transaction; more would leave fewer threads to each
+    // channel when the parts are added up.
+    const int most_lanes = width == 1 ? 32 : 8;
+    while (s.lanes < most_lanes && s.lanes * width < channels) s.lanes *= 2;
     const std::int64_t tile = s.lanes * width, ways = channels_block / s.lanes;
     s.tiles = (channels + tile - 1) / tile;
-    // About 1,024 blocks, if each thread gets four rows then.
-    const std::int64_t wanted = 1024 / s.tiles, most = rows / (4 * ways);
+    // About 256 blocks, if each thread gets four rows then: more parts take longer to add up.
+    const std::int64_t wanted = 256 / s.tiles, most = rows / (4 * ways);
     std::int64_t parts = wanted < most ? wanted : most;
     parts = parts < 1 ? 1 : parts;
     s.part_rows = (rows + parts - 1) / parts;
@@ -101,6 +104,9 @@ inline dim3 rows_grid(const ChannelGrid& s) {
                        most = grid_limit(channels_block) / s.tiles, limit = most < 1 ? 1 : most;
     return dim3(unsigned(s.tiles), unsigned(wanted < limit ? wanted : limit));
 }
+
+// Rows of which a thread of a kernel with sums has the loads in flight.
+inline constexpr int rows_in_flight = 4;
 
 // This thread's first channel, and its index among the threads that take other rows of the same channels.
 template <int width> struct ChannelPosition {
@@ -138,9 +144,16 @@ template <int width> struct Finisher {
     // The sum of term(part) over all parts, in every thread of the channel. All threads call it.
     template <class C, class Term>
     __device__ C sum(const ChannelGrid& s, const Term& term, std::type_identity<C>) const {
+        constexpr int loads = 8;  // in flight
         C total[1] = {0};
-        if (channel < s.channels)
-            for (std::int64_t part = way; part < s.parts; part += ways) total[0] += term(part);
+        for (std::int64_t part = way; channel < s.channels && part < s.parts; part += loads * ways) {
+            C terms[loads];
+            MEZZO_UNROLL
+            for (int u = 0; u < loads; ++u)
+                terms[u] = part + u * ways < s.parts ? term(part + u * ways) : C(0);
+            MEZZO_UNROLL
+            for (int u = 0; u < loads; ++u) total[0] += terms[u];
+        }
         MEZZO_SHARED(C, of_channel, [channels_block]);
         add_ways(total, tile);
         if (way == 0) of_channel[threadIdx.x] = total[0];
