@@ -39,8 +39,8 @@ FAULTS = [
     ('cp.async of 16 bytes always', 'cuda/mma.cuh', '[%1], 16, %2;"', 0, '[%1], 16;"', 'tests/cuda/mma_kernels.cu', 'mma_test', WRONG, False),
     ('dynamic shared memory that is not allowed', 'cuda/kernel.cuh', 'if (shared > 48 * 1024)', 0, 'if (false)', 'cuda/attention/flash_attention.cu',
      'cuda_attention_test', 'launch refused: .* bytes of shared memory', False),
-    ('launch bounds below the block', 'cuda/norm/batch_norm.cu', '__launch_bounds__(channels_block, 4)', 0,
-     '__launch_bounds__(channels_block / 2, 4)', 'cuda/norm/batch_norm.cu', 'batch_norm_kernels_test', 'maxntid', False),
+    ('launch bounds below the block', 'cuda/norm/batch_norm.cu', '__launch_bounds__(channels_block, 2)', 0,
+     '__launch_bounds__(channels_block / 2, 2)', 'cuda/norm/batch_norm.cu', 'batch_norm_kernels_test', 'maxntid', False),
     ('words of a vector store in the wrong order', 'cuda/elementwise/packs.cuh', '{%1, %2, %3, %4}', 0, '{%1, %3, %2, %4}', 'cuda/elementwise/activation_grad.cu',
      'cuda_activation_grad_test', WRONG, False),
 ]
