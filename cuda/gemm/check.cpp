@@ -57,8 +57,9 @@ std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
 // Check of one algorithm, with operands of its own.
 class Check {
 public:
-    Check(const lt::Problem& problem, const lt::Algo& algo)
-        : p_(problem),
+    Check(GemmService& service, const lt::Problem& problem, const lt::Algo& algo)
+        : s_(service),
+          p_(problem),
           algo_(algo),
           item_(std::int64_t(size_of(p_.d_type))),
           size_a_(extent(p_.trans_a ? p_.m : p_.k, p_.lda, p_.batch, p_.stride_a)),
@@ -70,8 +71,7 @@ public:
           d_(size_d_ * item_),
           aux_(aux_bytes(p_, size_d_ * item_)),
           bias_(p_.m * item_),
-          sums_(std::max(p_.m, p_.n) * std::int64_t(sizeof(double))),
-          workspace_(workspace_size) {}
+          sums_(std::max(p_.m, p_.n) * std::int64_t(sizeof(double))) {}
 
     bool passed() {
         if (terms_ == 0) return false;  // no sum of a bias's gradient would be exact
@@ -102,7 +102,7 @@ private:
         o.a = a_.memory, o.b = b_.memory, o.bias = bias_.memory;
         o.d = d_.memory, o.aux = aux_.memory, o.bias_grad = sums_.memory;
         o.alpha = scale;
-        o.workspace = workspace_.memory, o.workspace_bytes = workspace_size;
+        give_whole_workspace(s_, p_.device, o);
         if (lt::run(*lt::make_plan(plain), algo_, o)) return true;
         synchronize();
         return false;
@@ -134,18 +134,17 @@ private:
         return count_different_sums(sums_.memory, dtype, p_.m, p_.n, trial, unit);
     }
 
+    GemmService& s_;
     const lt::Problem& p_;
     const lt::Algo& algo_;
     const std::int64_t item_, size_a_, size_b_, size_d_, terms_;
-    // The workspace is the largest, because other sizes may need more than the product for which the
-    // algorithm was proposed.
-    const Scratch a_, b_, d_, aux_, bias_, sums_, workspace_;
+    const Scratch a_, b_, d_, aux_, bias_, sums_;
 };
 
 }  // namespace
 
 bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& algo) {
-    return Check(problem, algo).passed() && has_right_epilogue(s, problem, algo);
+    return Check(s, problem, algo).passed() && has_right_epilogue(s, problem, algo);
 }
 
 }  // namespace mezzo::cuda

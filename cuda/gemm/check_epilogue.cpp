@@ -55,8 +55,9 @@ std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
 
 class Trials {
 public:
-    Trials(const lt::Problem& problem, const lt::Algo& algo)
-        : p_(problem),
+    Trials(GemmService& service, const lt::Problem& problem, const lt::Algo& algo)
+        : s_(service),
+          p_(problem),
           algo_(algo),
           plan_(lt::make_plan(problem)),
           item_(std::int64_t(size_of(p_.d_type))),
@@ -66,8 +67,7 @@ public:
           aux_(aux_bytes(p_, p_.ldd * p_.n * item_)),
           bias_(p_.m * item_),
           sums_(p_.m * std::int64_t(sizeof(double))),
-          count_(sizeof(unsigned long long)),
-          workspace_(workspace_size) {}
+          count_(sizeof(unsigned long long)) {}
 
     // None if the library does not take the algorithm for this size.
     std::optional<bool> passed() {
@@ -103,7 +103,7 @@ private:
         const EpilogueTrial t = trial(shows);
         lt::Operands o;
         o.a = t.a, o.b = t.b, o.bias = t.bias, o.d = t.d, o.aux = t.aux, o.bias_grad = sums_.memory;
-        o.workspace = workspace_.memory, o.workspace_bytes = workspace_size;
+        give_whole_workspace(s_, p_.device, o);
         fill_trial(t);
         if (!lt::run(*plan_, algo_, o)) {
             synchronize();
@@ -113,11 +113,12 @@ private:
         return true;
     }
 
+    GemmService& s_;
     const lt::Problem& p_;
     const lt::Algo& algo_;
     const std::shared_ptr<lt::Plan> plan_;
     const std::int64_t item_;
-    const GemmScratch a_, b_, d_, aux_, bias_, sums_, count_, workspace_;
+    const GemmScratch a_, b_, d_, aux_, bias_, sums_, count_;
 };
 
 // Result of the trials for this problem and algorithm: an earlier call's if there is one, otherwise runs
@@ -128,7 +129,7 @@ std::optional<bool> result(GemmService& s, const lt::Problem& problem, const lt:
     named.workspace = 0;  // depends on the size
     for (const EpilogueResult& earlier : known)
         if (earlier.algo == named) return earlier.is_right;
-    known.push_back({named, Trials(problem, algo).passed()});
+    known.push_back({named, Trials(s, problem, algo).passed()});
     return known.back().is_right;
 }
 

@@ -16,6 +16,7 @@ namespace mezzo::cuda {
 namespace {
 
 // Split-K needs room for its partial sums; 32 MiB is NVIDIA's recommendation for Hopper.
+constexpr std::size_t workspace_size = 32 << 20;
 constexpr std::size_t max_plans = 8192;
 // A bias slice aligned to less than this has made cuBLASLt kernels fault.
 constexpr std::uint16_t vector_alignment = 16;
@@ -217,10 +218,13 @@ lt::Request request_of(const Gemm& g, lt::Epilogue most) {
 
 bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands) {
     if (algo.workspace > workspace_size) return false;
-    if (algo.workspace == 0) return true;
+    if (algo.workspace > 0) give_whole_workspace(s, device, operands);
+    return true;
+}
+
+void give_whole_workspace(GemmService& s, int device, lt::Operands& operands) {
     operands.workspace = workspace(s, device);
     operands.workspace_bytes = workspace_size;
-    return true;
 }
 
 CachedPlan& plan_for(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {

@@ -36,8 +36,6 @@ struct EpilogueResult {
     std::optional<bool> is_right;
 };
 
-inline constexpr std::size_t workspace_size = 32 << 20;  // bytes that an algorithm may have
-
 struct GemmService {
     std::mutex mutex;  // each call writes its pointers into the plan
     std::unordered_map<lt::Problem, CachedPlan, PlanHash> plans;
@@ -77,6 +75,9 @@ bool passes_check(GemmService& s, const lt::Problem& problem, const lt::Algo& al
 // Puts the workspace that the algorithm needs into the operands. False if it needs more than any algorithm
 // may have.
 bool give_workspace(GemmService& s, int device, const lt::Algo& algo, lt::Operands& operands);
+// Gives trials the whole workspace, because their sizes may need more than the product for which the
+// algorithm was proposed.
+void give_whole_workspace(GemmService& s, int device, lt::Operands& operands);
 
 // Runs the product with the plan's first candidate that passes the check and executes, and mezzo's own
 // kernels for the rest. False if there is none.

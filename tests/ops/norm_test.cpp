@@ -95,6 +95,7 @@ TEST_CASE("norms of rows of every length agree with their definition", "[ops][no
                 check_norm(cols > 2000 ? 2 : 37, cols, float32, float32, device, centred, 1e-3);
             for (Dtype dtype : {float16, bfloat16, float64}) {
                 check_norm(19, 384, dtype, dtype, device, centred);
+                check_norm(19, 768, dtype, dtype, device, centred);
                 check_norm(19, 1536, dtype, float32, device, centred);
                 check_norm(9, 50, dtype, float64, device, centred);
             }
