@@ -149,8 +149,8 @@ std::uint64_t train(const Setting& s, const mz::distributed::Group& group) {
         scaler.update();
         t.optimizer->zero_grad();
     };
-    if (s.mode ==
-        "captured") {  // two steps that run eagerly, of which the first makes 16-bit copies; a graph
+    if (s.mode == "captured") {
+        // Two eager steps, because only the first makes 16-bit copies, and a graph.
         mz::cuda::CapturedStep captured([&](const mz::Tensors&) { return step(), mz::Tensors(); },
                                         mz::cuda::CaptureOptions{.warmup = 2, .device = s.device});
         for (int i = 0; i < 3; ++i) captured({});

@@ -61,10 +61,12 @@ __device__ void store_parts(float (&total)[sums][packs][pack], float* parts, int
     float* const own = parts + std::int64_t(blockIdx.x) * wanted * cols;
     if constexpr (std::is_same_v<Team, BlockTeam>) {
         MEZZO_UNROLL
-        for (int s = 0; s < sums; ++s) MEZZO_UNROLL
-        for (int p = 0; p < packs; ++p)
-            if (s < wanted && pack_column<Team>(p) < cols)
-                store_pack(own, s * cols + pack_column<Team>(p), total[s][p]);
+        for (int s = 0; s < sums; ++s) {
+            MEZZO_UNROLL
+            for (int p = 0; p < packs; ++p)
+                if (s < wanted && pack_column<Team>(p) < cols)
+                    store_pack(own, s * cols + pack_column<Team>(p), total[s][p]);
+        }
     } else {
         MEZZO_SHARED(float, of_warps, [rows_block / 32][32 * packs * pack]);
         MEZZO_UNROLL

@@ -55,12 +55,12 @@ public:
         return {};
     }
 
-    // For hooks: waits for reductions that are under way. The gradient as it is, whatever is pending or under
-    // way. The result of applying what was pending.
+    // For hooks. settle() waits for reductions that are under way. unsettled() is the gradient as it is,
+    // whatever is pending or under way. set_applied() stores what a hook has made of the gradient.
     void settle();
     const Tensor& unsettled() const { return value_; }
     void set_applied(Tensor value) { value_ = std::move(value); }
-    // Nothing is pending any more.
+    // Tells the hooks that nothing is pending for the gradient any more.
     void forget_pending() noexcept;
     // Announces an update, which needs the gradient reduced. Called for all gradients of the update before
     // the first of them is read.

@@ -94,6 +94,9 @@ def test_plan(folder):
     device = build.tests("device_cases")
     for source in [*build.library(), *build.tests("cases"), *device, *build.lists("tests/meson.build")["test_kernels"]]:
         check(f" -c {source} " in run.stdout, f"{source} is not compiled")
+    for source in [*build.tests("cases"), *device]:  # what a case includes of the tests is linked with it
+        for header in re.findall(r'#include "(tests/[^"]+)\.h"', (ROOT / source).read_text(encoding="utf-8")):
+            check(not (ROOT / f"{header}.cpp").exists() or f" -c {header}.cpp " in run.stdout, f"{header}.cpp is not compiled, for {source}")
     for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
         for source in device:
             pattern = rf"--tool {tool} .*\[#{pathlib.Path(source).stem}\]"

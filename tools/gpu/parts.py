@@ -93,7 +93,7 @@ def smoke(args):
 
 
 def tests(args, plan):
-    """First what has passed over interpreted PTX, so that the report can compare; a part of their own are files that name no device."""
+    """Two parts: the files that name a device, those that have passed over interpreted PTX first, and all others."""
     program = args.out / "mezzo-tests"
     sources = list(dict.fromkeys(executed_as_ptx(plan.device_tests) + plan.device_tests + plan.tests))
     own = [s for s in sources if re.search(r"cuda|devices\(\)", (ROOT / s).read_text(encoding="utf-8"))]
