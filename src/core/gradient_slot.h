@@ -60,7 +60,7 @@ public:
     void settle();
     const Tensor& unsettled() const { return value_; }
     void set_applied(Tensor value) { value_ = std::move(value); }
-    // Tells the hooks that nothing is pending for the gradient any more.
+    // Notifies the hooks that nothing is pending for the gradient any more.
     void forget_pending() noexcept;
     // Announces an update, which needs the gradient reduced. Called for all gradients of the update before
     // the first of them is read.

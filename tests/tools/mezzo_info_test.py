@@ -63,18 +63,15 @@ def sealed(lines):
 
 def check_died(folder, path):
     """Kernels in whose check an earlier process has died are not used until they are measured again."""
-    identity = path.read_text().split("\n")[0]
-    chosen = {line.split()[7] for line in table(run(cache=folder).stdout) if line.startswith("bfloat16")} - {"vectors"}
-    for kind in chosen:
-        unchecked = [line for line in path.read_text().split("\n") if line and not line.startswith((f"{kind} bfloat16", "end "))]
-        path.write_text(sealed(unchecked))
+    identity, *choices = path.read_text().split("\n")
+    for kind in [line.split()[0] for line in choices if line.endswith(" bfloat16: checked")]:
+        path.write_text(sealed([identity, f"bfloat16 NN 16 x 16 x 32: {kind}; {kind} 1"]))
         mark = folder / f"gemm-cpu-{fnv(f'{identity}{chr(10)}{kind} bfloat16')}.begun"
         mark.write_text(f"{identity}\n{kind} bfloat16\n")
-        left = {line.split()[7] for line in table(run(cache=folder).stdout) if line.startswith("bfloat16")}
-        check(kind not in left, "what an earlier process has died in is not used")
-        check(not mark.exists() and f"{kind} bfloat16: not tried" in path.read_text(), "and this is remembered")
-        check(kind not in {line.split()[7] for line in table(run(cache=folder).stdout) if line.startswith("bfloat16")}, "by all processes")
-        check(run("--measure", cache=folder).returncode == 0 and f"{kind} bfloat16: checked" in path.read_text(), "until it is measured")
+        check(not table(run(cache=folder).stdout), f"{kind}: what an earlier process has died in is not used")
+        check(not mark.exists() and f"{kind} bfloat16: not tried" in path.read_text(), f"{kind}: and this is remembered")
+        check(not table(run(cache=folder).stdout), f"{kind}: by all processes")
+        check(run("--measure", cache=folder).returncode == 0 and f"{kind} bfloat16: checked" in path.read_text(), f"{kind}: until it is measured")
 
 
 def check_cache(folder):
