@@ -100,10 +100,7 @@ void print_check_results(mz::Device device, bool run) {
     if (results.empty()) return;
     fmt::print("\nFast paths of {}\n", mz::hardware_name(device));
     for (const mz::ListedCheckResult& v : results)
-        fmt::print("{:44}  {}\n", mz::text_of(v.self_check),
-                   v.result.state == mz::CheckResult::good   ? "passed"
-                   : v.result.state == mz::CheckResult::open ? "not checked yet"
-                                                             : "not used; " + v.result.reason);
+        fmt::print("{:44}  {}\n", mz::text_of(v.self_check), mz::text_of(v.result));
 }
 
 // Prints whether every device computes correct results, and returns it.

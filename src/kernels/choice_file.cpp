@@ -59,7 +59,21 @@ std::string in_cache(const std::string& name) {
     return folder.empty() ? "" : folder + "/" + name;
 }
 
+constexpr std::string_view good_text = "passed", bad_text = "not used; ", open_text = "not checked yet";
+
 }  // namespace
+
+std::string text_of(const CheckResult& result) {
+    if (result.state == CheckResult::good) return std::string(good_text);
+    if (result.state == CheckResult::bad) return std::string(bad_text) + result.reason;
+    return std::string(open_text) + (result.reason.empty() ? "" : "; " + result.reason);
+}
+
+CheckResult check_result_of(std::string_view text) {
+    if (text == good_text) return {CheckResult::good, {}};
+    if (!text.starts_with(bad_text)) return {};
+    return {CheckResult::bad, std::string(text.substr(bad_text.size()))};
+}
 
 ChoiceFile::ChoiceFile(std::string family, std::string identity)
     : family_(std::move(family)), identity_(one_line(std::move(identity))) {}
@@ -94,6 +108,24 @@ void ChoiceFile::save(const std::string& key, const std::string& choice) const {
     std::string text = identity_ + "\n";
     for (const auto& [one, chosen] : choices) text += fmt::format("{}: {}\n", one, chosen);
     write_user_cache(file_name().c_str(), text + checksum_line(text));
+}
+
+CheckResult ChoiceFile::check(const std::string& key, bool again,
+                              const std::function<CheckResult()>& run) const {
+    const auto stored = [&] { return again ? CheckResult() : check_result_of(load()[key]); };
+    CheckResult result = stored();
+    if (result.state != CheckResult::open) return result;
+    const Mark mark(*this, key);
+    result = stored();  // another process may have ended the check, or read the mark, in between
+    if (result.state != CheckResult::open) return result;
+    if (mark.found() && !again)
+        result = {CheckResult::bad,
+                  "an earlier process ended in this check; mezzo-info --self-check (CUDA) or "
+                  "--measure (CPU) tries again"};
+    else
+        result = run();
+    if (result.state != CheckResult::open) save(key, text_of(result));
+    return result;
 }
 
 // The mark is a file with a line. An empty file was made by a process that has not locked it yet, or that

@@ -14,7 +14,6 @@
 #include "core/log_line.h"
 #include "core/separate_memory.h"
 #include "core/step_recorder.h"
-#include "kernels/choice_file.h"
 #include "kernels/registry.h"
 #include "mezzo/error.h"
 #include "mezzo/version.h"
@@ -124,21 +123,9 @@ CheckResult try_self_check(const SelfChecks& list, const SelfCheck& self_check, 
 
 // ---- results of a device
 
-constexpr std::string_view good_text = "passed", bad_text = "not used; ";
-
-// Text of a result in the file, and back. Other texts are open results.
-std::string text_of(const CheckResult& result) {
-    return std::string(result.state == CheckResult::good ? good_text : bad_text) + result.reason;
-}
-CheckResult result_of(std::string_view text) {
-    if (text == good_text) return {CheckResult::good, {}};
-    if (!text.starts_with(bad_text)) return {};
-    return {CheckResult::bad, std::string(text.substr(bad_text.size()))};
-}
-
 struct Book {
     explicit Book(std::string identity) : file("fast-paths", std::move(identity)) {
-        for (const auto& [self_check, text] : file.load()) results[self_check] = result_of(text);
+        for (const auto& [self_check, text] : file.load()) results[self_check] = check_result_of(text);
     }
     ChoiceFile file;
     std::map<std::string, CheckResult> results = {};  // by text_of(self_check)
@@ -167,23 +154,13 @@ std::string log_text(const SelfCheck& self_check, Device device, const CheckResu
     return what + text_of(result);
 }
 
-constexpr const char* died =
-    "an earlier process ended in this self-check; mezzo-info --self-check tries again";
-
-// Runs a self-check and stores the result.
+// Runs a self-check and stores the result. again: also one that has a result, or has ended a process.
 CheckResult run_self_check(const SelfChecks& list, const SelfCheck& self_check, Device device, Book& book,
-                           bool heeds_marks) {
+                           bool again) {
     const std::string what = text_of(self_check);
-    const ChoiceFile::Mark mark(book.file, what);
-    CheckResult result;
-    if (mark.found() && heeds_marks) {
-        result = result_of(book.file.load()[what]);  // of a process that has ended the check since
-        if (result.state == CheckResult::open) result = {CheckResult::bad, died};
-    } else {
-        result = try_self_check(list, self_check, device);
-    }
+    const CheckResult result =
+        book.file.check(what, again, [&] { return try_self_check(list, self_check, device); });
     book.results[what] = result;
-    if (result.state != CheckResult::open) book.file.save(what, text_of(result));
     state_of(device, slot_of(self_check)).store(result.state, std::memory_order_release);
     return result;
 }
@@ -199,7 +176,7 @@ CheckResult::State decide(const SelfChecks& list, const SelfCheck& self_check, D
     Book& book = book_of(list, device);
     CheckResult result = book.results[text_of(self_check)];
     if (result.state == CheckResult::open) {
-        result = run_self_check(list, self_check, device, book, true);
+        result = run_self_check(list, self_check, device, book, false);
         if (result.state == CheckResult::open && ++book.attempts[text_of(self_check)] == most_attempts) {
             result = {CheckResult::bad, "the self-check gave no result in this process: " + result.reason};
             book.results[text_of(self_check)] = result;
@@ -264,7 +241,7 @@ void run_self_checks(Device device) {
             const std::lock_guard lock(mutex);
             if (!list->ready(device.index)) return;
             message = log_text(self_check, device,
-                               run_self_check(*list, self_check, device, book_of(*list, device), false));
+                               run_self_check(*list, self_check, device, book_of(*list, device), true));
         }
         log_line(message);
     }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/internal.h"
+#include "kernels/choice_file.h"
 #include "mezzo/device.h"
 #include "mezzo/dtype.h"
 
@@ -71,11 +72,6 @@ inline bool uses_fast_path(FastPath choice, FastPathId path, Device device, Dtyp
 // library would allocate a workspace and store plans.
 bool in_self_check() noexcept;
 
-struct CheckResult {
-    enum State : std::uint8_t { open, good, bad };
-    State state = open;
-    std::string reason = {};  // why the result is bad or still open; one line
-};
 struct ListedCheckResult {
     SelfCheck self_check;
     CheckResult result;

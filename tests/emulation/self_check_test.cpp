@@ -170,7 +170,7 @@ TEST_CASE("self-check: a process that dies in a self_check is the last that trie
     CHECK_FALSE(ask());
     CHECK(cuda::counters().launches == before);
     REQUIRE(scope.log.size() == 1);
-    CHECK_THAT(scope.log[0], Contains("an earlier process ended in this self-check"));
+    CHECK_THAT(scope.log[0], Contains("an earlier process ended in this check"));
     scope.next_process();
     CHECK_FALSE(ask());
     CHECK(passes_self_check(FastPathId::bias_gradients, gpu, float64));

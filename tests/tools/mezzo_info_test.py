@@ -64,14 +64,14 @@ def sealed(lines):
 def check_died(folder, path):
     """Kernels in whose check an earlier process has died are not used until they are measured again."""
     identity, *choices = path.read_text().split("\n")
-    for kind in [line.split()[0] for line in choices if line.endswith(" bfloat16: checked")]:
+    for kind in [line.split()[0] for line in choices if line.endswith(" bfloat16: passed")]:
         path.write_text(sealed([identity, f"bfloat16 NN 16 x 16 x 32: {kind}; {kind} 1"]))
         mark = folder / f"gemm-cpu-{fnv(f'{identity}{chr(10)}{kind} bfloat16')}.begun"
         mark.write_text(f"{identity}\n{kind} bfloat16\n")
         check(not table(run(cache=folder).stdout), f"{kind}: what an earlier process has died in is not used")
-        check(not mark.exists() and f"{kind} bfloat16: not tried" in path.read_text(), f"{kind}: and this is remembered")
+        check(not mark.exists() and f"{kind} bfloat16: not used; an earlier process" in path.read_text(), f"{kind}: and this is remembered")
         check(not table(run(cache=folder).stdout), f"{kind}: by all processes")
-        check(run("--measure", cache=folder).returncode == 0 and f"{kind} bfloat16: checked" in path.read_text(), f"{kind}: until it is measured")
+        check(run("--measure", cache=folder).returncode == 0 and f"{kind} bfloat16: passed" in path.read_text(), f"{kind}: until it is measured")
 
 
 def check_cache(folder):

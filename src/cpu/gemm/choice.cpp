@@ -1,12 +1,12 @@
 #include "cpu/gemm/choice.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -59,9 +59,8 @@ struct Class {
         return c;
     }
     std::string text() const {
-        return std::string(kind_names[int(kind)]) + " " + form_names[form] + " " +
-               std::to_string(extents[m]) + " x " + std::to_string(extents[n]) + " x " +
-               std::to_string(depths[k]);
+        return fmt::format("{} {} {} x {} x {}", kind_names[int(kind)], form_names[form], extents[m],
+                           extents[n], depths[k]);
     }
 };
 
@@ -134,9 +133,9 @@ void multiply(const Gemm& g, OperandType kind, Path path) {
     gemm_on_tiles(kernels.tiles->*products[int(kind)], g, kernels);
 }
 
-// Whether a path gives what vectors give, on sizes that are no multiple of any tile. Leaving out a plane of
-// the operands, or a step of k, makes a difference ten times as large as the tolerance.
-bool agrees(Path path, OperandType kind) {
+// Compares a path with vectors on sizes that are no multiple of any tile. Leaving out a plane of the operands,
+// or a step of k, makes a difference ten times as large as the tolerance.
+CheckResult compare(Path path, OperandType kind) {
     constexpr std::int64_t m = 45, n = 71, k = 107;
     constexpr float tolerance = 0x1p-18f * k;
     for (int form = 0; form < forms; ++form) {
@@ -150,9 +149,11 @@ bool agrees(Path path, OperandType kind) {
         trial.g.c = got;
         multiply(trial.g, kind, path);
         for (std::int64_t i = 0; i < m * n; ++i)
-            if (!(std::fabs(got[i] - want[i]) <= tolerance)) return false;
+            if (!(std::fabs(got[i] - want[i]) <= tolerance))
+                return {CheckResult::bad,
+                        fmt::format("{}: element {} is {}, not {}", form_names[form], i, got[i], want[i])};
     }
-    return true;
+    return {CheckResult::good};
 }
 
 // ---- times
@@ -184,10 +185,8 @@ struct Times {
         std::string all;
         for (const Path path : paths) {
             if (of[int(path)] == no_time) continue;
-            char part[48];
-            std::snprintf(part, sizeof part, "%s%s %.2f", all.empty() ? "" : ", ", path_names[int(path)],
-                          1e6 * of[int(path)]);
-            all += part;
+            all += fmt::format("{}{} {:.2f}", all.empty() ? "" : ", ", path_names[int(path)],
+                               1e6 * of[int(path)]);
         }
         return all;
     }
@@ -237,16 +236,10 @@ template <class F> void aside(const F& f) {
 
 // ---- cached results
 
-// Whether kernels of a path may be used, and its text in the file.
-enum class Trust : std::uint8_t { unknown, right, wrong, died };
-constexpr const char* trust_texts[] = {"", "checked", "gave wrong results",
-                                       "not tried: an earlier process ended in its check"};
-
-class CheckResults {
+class ChoiceTable {
 public:
-    static CheckResults& instance() {
-        static CheckResults& results =
-            *new CheckResults;  // never destroyed: threads may multiply during exit
+    static ChoiceTable& instance() {
+        static ChoiceTable& results = *new ChoiceTable;  // never destroyed: threads may multiply during exit
         return results;
     }
 
@@ -258,10 +251,9 @@ public:
     void measure_all() {
         {
             const std::lock_guard lock(mutex_);
-            loaded_ = true,
-            heeds_marks_ = false;  // the file is not read: everything is checked and timed again
+            loaded_ = again_ = true;  // the file is not read: everything is checked and timed again
             for (std::atomic<Path>& chosen : chosen_) chosen.store(Path::unknown, std::memory_order_release);
-            for (auto& of_path : trust_) std::fill(std::begin(of_path), std::end(of_path), Trust::unknown);
+            for (auto& of_path : checked_) std::fill(std::begin(of_path), std::end(of_path), CheckResult());
         }
         for (int i = 0; i < classes; ++i)
             if (has_choice(Class::at(i).kind)) of(Class::at(i));
@@ -302,45 +294,30 @@ private:
     void judge(const Class& c, std::atomic<Path>& chosen) {
         if (!has_choice(c.kind)) return chosen.store(Path::vectors, std::memory_order_release);
         bool usable[4] = {};
-        for (const Path path : paths) usable[int(path)] = trusted(path, c.kind);
+        for (const Path path : paths) usable[int(path)] = passes(path, c.kind);
         const Times times = measure(c, usable);
         std::string& text = times_[std::size_t(c.index())];
         text = times.text();
         for (const Path path : paths)
             if (available(path, c.kind) && !usable[int(path)])
-                text += std::string(", ") + path_names[int(path)] + " " +
-                        trust_texts[int(trust_[int(path)][int(c.kind)])];
+                text +=
+                    fmt::format(", {} {}", path_names[int(path)], text_of(checked_[int(path)][int(c.kind)]));
         chosen.store(times.fastest(), std::memory_order_release);
         file().save(c.text(), std::string(path_names[int(times.fastest())]) + "; " + text);
     }
 
-    static std::string text_of(Path path, OperandType kind) {
-        return std::string(path_names[int(path)]) + " " + kind_names[int(kind)];
-    }
-
-    // Whether a path may be used. It is compared with vectors once per build and processor. A process that
-    // dies in the comparison is the last that tries it.
-    bool trusted(Path path, OperandType kind) {
+    // Whether a path may be used. It is compared with vectors once per build and processor.
+    bool passes(Path path, OperandType kind) {
         if (!available(path, kind)) return false;
         if (path == Path::vectors) return true;
-        Trust& trust = trust_[int(path)][int(kind)];
-        if (trust != Trust::unknown) return trust == Trust::right;
-        const std::string key = text_of(path, kind);
-        const ChoiceFile store = file();
-        const ChoiceFile::Mark mark(store, key);
-        if (heeds_marks_) trust = trust_in(store.load(), key);  // a process has ended its check meanwhile
-        if (trust != Trust::unknown) return trust == Trust::right;
-        trust = mark.found() && heeds_marks_ ? Trust::died : agrees(path, kind) ? Trust::right : Trust::wrong;
-        store.save(key, trust_texts[int(trust)]);
-        if (trust != Trust::right) message_ = "matrix products: " + key + " " + trust_texts[int(trust)];
-        return trust == Trust::right;
-    }
-
-    static Trust trust_in(const Choices& choices, const std::string& key) {
-        const auto found = choices.find(key);
-        for (const Trust trust : {Trust::right, Trust::wrong, Trust::died})
-            if (found != choices.end() && found->second == trust_texts[int(trust)]) return trust;
-        return Trust::unknown;
+        CheckResult& result = checked_[int(path)][int(kind)];
+        if (result.state == CheckResult::open) {
+            const std::string key = fmt::format("{} {}", path_names[int(path)], kind_names[int(kind)]);
+            result = file().check(key, again_, [&] { return compare(path, kind); });
+            if (result.state == CheckResult::bad)
+                message_ = "matrix products: " + key + ": " + text_of(result);
+        }
+        return result.state == CheckResult::good;
     }
 
     // The results hold for this build and processor.
@@ -350,14 +327,11 @@ private:
                                 (available(Path::tiles, OperandType::bf16) ? " granted" : "")};
     }
 
-    // Choices "class: path; times" and "path operands: checked". Others are ignored.
+    // Choices "class: path; times". Others are ignored.
     void load() {
         if (loaded_) return;
         loaded_ = true;
         const Choices choices = file().load();
-        for (const Path path : paths)
-            for (int kind = 0; kind < kinds; ++kind)
-                trust_[int(path)][kind] = trust_in(choices, text_of(path, OperandType(kind)));
         for (int i = 0; i < classes; ++i)
             if (const auto found = choices.find(Class::at(i).text()); found != choices.end())
                 take(i, found->second);
@@ -367,7 +341,7 @@ private:
         if (semicolon == std::string::npos) return;
         for (const Path path : paths)
             if (choice.compare(0, semicolon, path_names[int(path)]) == 0 &&
-                trusted(path, Class::at(index).kind)) {
+                passes(path, Class::at(index).kind)) {
                 times_[std::size_t(index)] = choice.substr(semicolon + 2);
                 chosen_[std::size_t(index)].store(path, std::memory_order_release);
             }
@@ -376,9 +350,9 @@ private:
     std::array<std::atomic<Path>, classes> chosen_{};
     std::mutex mutex_;  // guards what follows, and changes to chosen_
     std::array<std::string, classes> times_;
-    Trust trust_[4][kinds] = {};
+    CheckResult checked_[4][kinds];
     std::string message_;  // for the log, after mutex_ is released
-    bool loaded_ = false, heeds_marks_ = true;
+    bool loaded_ = false, again_ = false;
 };
 
 }  // namespace
@@ -390,11 +364,11 @@ const GemmKernels& chosen_gemm_kernels(const Gemm& g) {
     if (!kind || !worth_packing(g)) return gemm_kernels(Isa::avx512);
     const Class c{*kind, int(g.trans_a) + 2 * int(g.trans_b), bucket(g.m, extents), bucket(g.n, extents),
                   bucket(g.k, depths)};
-    return kernels_of(CheckResults::instance().of(c));
+    return kernels_of(ChoiceTable::instance().of(c));
 }
 
-std::vector<GemmChoice> gemm_choices() { return CheckResults::instance().list(); }
+std::vector<GemmChoice> gemm_choices() { return ChoiceTable::instance().list(); }
 
-void measure_gemm_choices() { CheckResults::instance().measure_all(); }
+void measure_gemm_choices() { ChoiceTable::instance().measure_all(); }
 
 }  // namespace mezzo::cpu
