@@ -243,8 +243,9 @@ Tensors GradScaler::scale(const Tensors& outputs) {
     return result;
 }
 
-void ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
-                         bool scaled, PerOptimizer& progress) {
+GradientFactor ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list,
+                                   const Tensor& norm, bool scaled, PerOptimizer& progress) {
+    if (scaled && (norm.defined() || options.unscale_in_step)) check_gradients_wide(optimizer, list);
     optim::prepare_state(optimizer);
     const bool first = !any_checked();
     writable_state(list.device);
@@ -263,6 +264,7 @@ void ScalerImpl::measure(optim::OptimizerImpl& optimizer, const optim::GradientL
         graph->require([own = Ref<ScalerImpl>(this), args = update_args(options), data = raw(state)] {
             return raw(own->state) == data && update_args(own->options) == args;
         });
+    return {.state = optimizer.step_state()};
 }
 
 void GradScaler::unscale_(optim::Optimizer& optimizer) {
@@ -282,7 +284,6 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     const optim::GradientList list =
         optim::gradient_list("GradScaler", own.params(), optim::PendingFactors::apply);
     if (list.with_gradient != 0) {
-        check_gradients_wide(own, list);
         const Tensor norm = empty({}, {.device = list.device});
         s.measure(own, list, norm, true, progress);
         leave_unscaled(own, list, norm);
@@ -294,19 +295,6 @@ void ScalerImpl::require_not_stepped(const PerOptimizer& progress, const optim::
     check(progress.stage != Stage::stepped, ErrorKind::state,
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
-}
-
-GradientFactor ScalerImpl::factor_of_step(optim::OptimizerImpl& own, const optim::GradientList& plan,
-                                          PerOptimizer& progress) {
-    if (progress.stage == Stage::unscaled) {
-        if (plan.pending_factor) return plan.pending_factor->scale();
-        if (options.recheck && progress.checked) measure(own, plan, {}, false, progress);
-        return {};
-    }
-    if (plan.with_gradient == 0) return {};
-    if (options.unscale_in_step) check_gradients_wide(own, plan);
-    measure(own, plan, {}, true, progress);
-    return {.state = own.step_state()};
 }
 
 StepResult GradScaler::step(optim::Optimizer& optimizer) {
@@ -329,7 +317,12 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
     // again.
     const optim::GradientList plan =
         optim::plan_update(own, true, unscaled ? optim::PendingFactors::keep : optim::PendingFactors::apply);
-    const GradientFactor factor = s.factor_of_step(own, plan, progress);
+    // After unscale_() what is still pending, or 1.
+    GradientFactor factor = plan.pending_factor ? plan.pending_factor->scale() : GradientFactor{};
+    if (!unscaled && plan.with_gradient != 0)
+        factor = s.measure(own, plan, {}, true, progress);
+    else if (unscaled && !plan.pending_factor && progress.checked && s.options.recheck)
+        s.measure(own, plan, {}, false, progress);
     if (!progress.checked && !s.options.allow_no_gradients) fail_unchecked(own);
     progress.stage = Stage::stepped;
     if (!progress.checked || !optim::run_update(own, plan, true, factor))

@@ -38,16 +38,13 @@ struct ScalerImpl {
     // Makes `state` writable. If an autograd graph that has not run backward has saved the scale, the graph
     // keeps the old state and the scaler continues with a copy.
     void writable_state(Device device);
-    // Runs `statistics` over all gradients, which also computes the scaler's state after update(). scaled:
-    // the gradients are to be divided by the scale.
-    void measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list, const Tensor& norm,
-                 bool scaled, PerOptimizer& progress);
+    // Runs `statistics` over all gradients, which also computes the scaler's state after update(), and returns
+    // the factor that it leaves on the device next to found_inf: 1 / scale. scaled: the gradients are to be
+    // divided by the scale; else the factor is 1. norm: receives their norm if it is defined.
+    GradientFactor measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list,
+                           const Tensor& norm, bool scaled, PerOptimizer& progress);
     // Throws Error(state) if step() has been called since the last update().
     void require_not_stepped(const PerOptimizer& progress, const optim::Optimizer& optimizer) const;
-    // The factor that the update multiplies gradients by: 1 / scale, which `statistics` leaves on the device
-    // next to found_inf; after unscale_() what is still pending, or 1.
-    GradientFactor factor_of_step(optim::OptimizerImpl& optimizer, const optim::GradientList& plan,
-                                  PerOptimizer& progress);
     void set_scale(const Tensor& new_scale);
     void set_state(const ScaleValues& values);
     // Returns the id (core/scale_state.h) of the scale that scale() multiplies by. While a step is captured,

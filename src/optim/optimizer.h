@@ -86,19 +86,15 @@ StepArgs step_args(const OptimizerImpl& optimizer, const Group& group);
 
 // Makes steps and state on the device of the parameters, or moves them there.
 void prepare_state(OptimizerImpl& optimizer);
-// Makes a tensor of zeros if there is none yet, otherwise converts it to the device and dtype.
-void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device);
 // Bit k: state k takes part in the group's updates.
 unsigned used_state(const OptimizerImpl& optimizer, const Group& group);
 Dtype state_dtype(const Slot& slot);
 // Makes the masters that these parameters lack on a device.
 void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
 // Makes the masters, state and 16-bit copies that an update of the list will write to, where they are
-// missing.
-void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional);
+// missing, and completes the list with pointers to them.
+void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool conditional);
 void refresh_master(Slot& slot);
-// The 16-bit copy that the update is to write, ready for it, or null.
-Tensor* writable_copy16(const Slot& slot, bool conditional);
 // Arguments of the update kernels: the parameters with gradients, and their state. Allocates all memory that
 // the update kernel needs: whatever can throw does so here, before gradients and parameters change.
 // conditional: the update is skipped if StepState says found_inf.

@@ -11,8 +11,9 @@
 
 namespace mezzo::optim {
 
-Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
+namespace {
 
+// Makes a tensor of zeros if there is none yet, otherwise converts it to the device and dtype.
 void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
     if (tensor.defined() && tensor.dtype() == dtype && tensor.device() == device) return;
     NoGrad plain;
@@ -22,6 +23,10 @@ void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device
         tensor = tensor.to(device).to(dtype);
     }
 }
+
+}  // namespace
+
+Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
 
 void prepare_state(OptimizerImpl& optimizer) {
     const Device device = optimizer.device();
@@ -60,8 +65,6 @@ namespace {
 
 bool is_alone(const Tensor& copy) { return copy->refs.load() == 1 && copy->storage->refs.load() == 1; }
 
-}  // namespace
-
 // The 16-bit copy that autocast reads. If the device may skip the step, the copy has to be current before,
 // because a skipped step does not write it.
 Tensor* writable_copy16(const Slot& slot, bool conditional) {
@@ -71,7 +74,6 @@ Tensor* writable_copy16(const Slot& slot, bool conditional) {
                       copy16.value.device() == slot.param.device();
     const bool current = fits && copy16.version == slot.param.version();
     // A copy that a graph has saved is not overwritten.
-    NoGrad plain;
     if (fits && is_alone(copy16.value)) {
         // It keeps its memory, which may adjoin that of another copy.
         if (!current && conditional) copy16.value.copy_(slot.param.detach());
@@ -83,8 +85,6 @@ Tensor* writable_copy16(const Slot& slot, bool conditional) {
                        : empty(slot.param.shape(), {.dtype = copy16.wanted, .device = slot.param.device()});
     return &copy16.value;
 }
-
-namespace {
 
 void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t k) {
     Arena arena;
@@ -201,11 +201,55 @@ void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indi
     }
 }
 
-void make_owned(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
+namespace {
+
+// Fills `ref` for the kernels. used: used_state() of the parameter's group.
+void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool conditional, ParamRef& ref) {
+    Slot& slot = optimizer.slots[index];
+    if (!slot.param.is_contiguous())
+        fail(ErrorKind::value, optimizer.type, ": ", optimizer.describe(index), " is not contiguous");
+    const bool mastered = has_master(optimizer, slot);
+    if (mastered) {
+        refresh_master(slot);
+        ref.param = raw(slot.master);
+        ref.dtype = float32;
+        ref.copy16 = raw(slot.param);
+        ref.copy16_dtype = slot.param.dtype();
+    } else if (Tensor* const copy16 = writable_copy16(slot, conditional)) {
+        ref.copy16 = raw(*copy16);
+        ref.copy16_dtype = copy16->dtype();
+    }
+    for (std::size_t k = 0; k < slot.state.size(); ++k) {
+        if ((used >> k & 1) == 0) continue;
+        make_or_move(slot.state[k], slot.kept_shape(), state_dtype(slot), slot.param.device());
+        if (optimizer.user == nullptr) ref.state[k] = raw(slot.state[k]);
+    }
+    ref.step = static_cast<float*>(raw(optimizer.steps)) + index * optimizer.kind->numbers.size();
+}
+
+}  // namespace
+
+void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool conditional) {
+    prepare_state(optimizer);
+    std::size_t at = 0;
+    for (std::size_t g = 0; g < optimizer.groups.size(); ++g) {
+        const Group& group = optimizer.groups[g];
+        for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at)
+            list.refs[at].group = static_cast<std::uint32_t>(g);
+    }
     NoGrad plain;
     make_masters(optimizer, list.indices, list.device);
     for (std::size_t k = 0; k < optimizer.kind->state.size(); ++k) make_state(optimizer, list, k);
     make_copies16(optimizer, list, conditional);
+    std::size_t group = optimizer.groups.size();
+    unsigned used = 0;
+    for (std::size_t i = 0; i < list.refs.size(); ++i) {  // in the order of the groups
+        if (list.refs[i].group != group) {
+            group = list.refs[i].group;
+            used = used_state(optimizer, optimizer.groups[group]);
+        }
+        fill_ref(optimizer, used, list.indices[i], conditional, list.refs[i]);
+    }
 }
 
 }  // namespace mezzo::optim

@@ -69,30 +69,6 @@ GradientList gradient_list(const char* op, const Tensors& parameters, PendingFac
 
 namespace {
 
-// Fills `ref` for the kernels. used: used_state() of the parameter's group.
-void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool conditional, ParamRef& ref) {
-    Slot& slot = optimizer.slots[index];
-    if (!slot.param.is_contiguous())
-        fail(ErrorKind::value, optimizer.type, ": ", optimizer.describe(index), " is not contiguous");
-    const bool mastered = has_master(optimizer, slot);
-    if (mastered) {
-        refresh_master(slot);
-        ref.param = raw(slot.master);
-        ref.dtype = float32;
-        ref.copy16 = raw(slot.param);
-        ref.copy16_dtype = slot.param.dtype();
-    } else if (Tensor* const copy16 = writable_copy16(slot, conditional)) {
-        ref.copy16 = raw(*copy16);
-        ref.copy16_dtype = copy16->dtype();
-    }
-    for (std::size_t k = 0; k < slot.state.size(); ++k) {
-        if ((used >> k & 1) == 0) continue;
-        make_or_move(slot.state[k], slot.kept_shape(), state_dtype(slot), slot.param.device());
-        if (optimizer.user == nullptr) ref.state[k] = raw(slot.state[k]);
-    }
-    ref.step = static_cast<float*>(raw(optimizer.steps)) + index * optimizer.kind->numbers.size();
-}
-
 void mark_written(OptimizerImpl& optimizer, std::size_t index) {
     Slot& slot = optimizer.slots[index];
     bump_version(slot.param);
@@ -106,59 +82,24 @@ void mark_written(OptimizerImpl& optimizer, std::size_t index) {
     }
 }
 
-GradientList plan_own_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling) {
-    if (optimizer.user != nullptr) scaling = PendingFactors::apply;  // it reads the gradients as tensors
-    GradientList list = gradient_list(optimizer.type, optimizer.params(), scaling);
-    if (list.with_gradient == 0) return list;
-    prepare_state(optimizer);
-    std::size_t at = 0;
-    for (std::size_t g = 0; g < optimizer.groups.size(); ++g) {
-        const Group& group = optimizer.groups[g];
-        for (; at < list.refs.size() && list.indices[at] < group.first + group.count; ++at)
-            list.refs[at].group = static_cast<std::uint32_t>(g);
-    }
-    make_owned(optimizer, list, conditional);
-    std::size_t group = optimizer.groups.size();
-    unsigned used = 0;
-    for (std::size_t i = 0; i < list.refs.size(); ++i) {  // in the order of the groups
-        if (list.refs[i].group != group) {
-            group = list.refs[i].group;
-            used = used_state(optimizer, optimizer.groups[group]);
-        }
-        fill_ref(optimizer, used, list.indices[i], conditional, list.refs[i]);
-    }
-    return list;
-}
-
-void update_parameters(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
-                       const GradientFactor& scale) {
-    StepState* const state = optimizer.step_state();
-    std::vector<StepArgs> groups;
-    for (const ParamRef& ref : plan.refs)  // in the order of the groups
-        while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
-    const std::vector<ParamRef> parts =
-        optimizer.sharing ? own_parts(optimizer, plan) : std::vector<ParamRef>{};
-    kernels_of(optimizer.device())
-        .update(optimizer.sharing ? parts : plan.refs, groups, scale,
-                conditional ? &state->found_inf : nullptr, state);
-    if (optimizer.sharing) complete_update(optimizer, plan);
-}
-
 }  // namespace
 
 // The ranks of a sharded optimizer agree when each of them has all that its update needs.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling) {
     refuse_in_update("step", optimizer);
-    if (!optimizer.sharing) return plan_own_update(optimizer, conditional, scaling);
-    refuse_in_capture("Optimizer.step", "exchange parts of a sharded optimizer's parameters");
+    if (optimizer.sharing)
+        refuse_in_capture("Optimizer.step", "exchange parts of a sharded optimizer's parameters");
+    if (optimizer.user != nullptr) scaling = PendingFactors::apply;  // it reads the gradients as tensors
     GradientList list;
     std::exception_ptr error;
     try {
-        list = plan_own_update(optimizer, conditional, scaling);
+        list = gradient_list(optimizer.type, optimizer.params(), scaling);
+        if (list.with_gradient != 0) prepare_update(optimizer, list, conditional);
     } catch (...) {
+        if (!optimizer.sharing) throw;
         error = std::current_exception();
     }
-    optimizer.sharing->begin_update(optimizer, list.indices, error);
+    if (optimizer.sharing) optimizer.sharing->begin_update(optimizer, list.indices, error);
     return list;
 }
 
@@ -188,10 +129,20 @@ bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditi
                 const GradientFactor& scale) {
     if (plan.with_gradient == 0) return false;
     try {
-        if (optimizer.user != nullptr)
+        if (optimizer.user != nullptr) {
             run_user_update(optimizer, plan, conditional, scale);
-        else
-            update_parameters(optimizer, plan, conditional, scale);
+        } else {
+            std::vector<StepArgs> groups;
+            for (const ParamRef& ref : plan.refs)  // in the order of the groups
+                while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
+            std::vector<ParamRef> parts;
+            if (optimizer.sharing) parts = own_parts(optimizer, plan);
+            StepState* const state = optimizer.step_state();
+            kernels_of(optimizer.device())
+                .update(optimizer.sharing ? parts : plan.refs, groups, scale,
+                        conditional ? &state->found_inf : nullptr, state);
+            if (optimizer.sharing) complete_update(optimizer, plan);
+        }
     } catch (...) {
         if (optimizer.sharing) optimizer.sharing->give_up();
         throw;
