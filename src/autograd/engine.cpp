@@ -175,7 +175,7 @@ void Engine::visit(Node& node, Tensors& gradients) {
     const WatchedNode scope(node);
     Tensors result = gradients_of_inputs(node, gradients);
     gradients.clear();
-    tell_accumulated(node, result);
+    if (thread_state.observers != nullptr) tell_accumulated(node, result);
     for (int i = 0; i < int(result.size()); ++i) {
         Tensor& gradient = result[std::size_t(i)];
         if (!gradient.defined() || !needs(node, i)) continue;

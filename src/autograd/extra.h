@@ -20,7 +20,10 @@ using Hooks = std::vector<Hook>;
 // Runs the hooks of one tensor over its gradient.
 Tensor run_hooks(const Hooks& hooks, std::uint32_t output, Tensor gradient);
 // The hooks of a leaf, or null.
-MEZZO_INTERNAL Hooks* leaf_hooks(const Tensor& leaf);
+inline Hooks* leaf_hooks(const Tensor& leaf) {
+    auto* hooks = static_cast<Hooks*>(leaf->grad_meta->hooks);
+    return hooks && !hooks->empty() ? hooks : nullptr;
+}
 
 // Replaces an op's vjp for one node.
 struct NodeFunction {

@@ -18,11 +18,6 @@ NodeExtra& extra_of(Node& node) {
     return *node.extra;
 }
 
-Hooks* leaf_hooks(const Tensor& leaf) {
-    auto* hooks = static_cast<Hooks*>(leaf->grad_meta->hooks);
-    return hooks && !hooks->empty() ? hooks : nullptr;
-}
-
 Tensor run_hooks(const Hooks& hooks, std::uint32_t output, Tensor gradient) {
     const Hooks snapshot = hooks;  // a hook may add or remove hooks
     for (const Hook& hook : snapshot) {

@@ -76,17 +76,14 @@ private:
 
 }  // namespace
 
-StepArgs update_args(OptimizerImpl& optimizer, std::size_t group) {
-    StepArgs args = step_args(optimizer, optimizer.groups[group]);
-    if (StepRecorder* graph = thread_state.recorder)
-        args.lr_on_device =
-            graph->number([own = Ref<OptimizerImpl>(&optimizer), group] { return own->groups[group].lr(); });
-    return args;
+void put_rates_on_device(OptimizerImpl& optimizer, std::vector<StepArgs>& groups) {
+    for (std::size_t g = 0; g < groups.size(); ++g)
+        groups[g].lr_on_device = thread_state.recorder->number(
+            [own = Ref<OptimizerImpl>(&optimizer), g] { return own->groups[g].lr(); });
 }
 
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional) {
     StepRecorder* const graph = thread_state.recorder;
-    if (graph == nullptr) return;
     graph->require([update = CapturedUpdate(optimizer, plan)] { return update.fits(); });
     graph->after_replay([own = Ref<OptimizerImpl>(&optimizer), conditional, indices = plan.indices] {
         note_update(*own, indices, conditional);

@@ -248,11 +248,6 @@ private:
 
 }  // namespace
 
-void refuse_in_update(const char* call, const OptimizerImpl& optimizer) {
-    check(!optimizer.updating, ErrorKind::state, optimizer.type, ".", call,
-          ": called inside the update() of the same optimizer; update() assigns to its argument only");
-}
-
 void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditional,
                      const GradientFactor& scale) {
     NoGrad plain;

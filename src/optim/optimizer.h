@@ -108,8 +108,8 @@ bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditi
                 const GradientFactor& scale);
 // Bookkeeping of the host after an update: new versions of parameters and state, and the count of steps.
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional);
-// Arguments of a group's update: in a captured step the learning rate is read from the device.
-StepArgs update_args(OptimizerImpl& optimizer, std::size_t group);
+// For an update in a captured step: has the kernels read the learning rates from the device.
+void put_rates_on_device(OptimizerImpl& optimizer, std::vector<StepArgs>& groups);
 // For an update in a captured step: calls note_update() after each replay, and has the step captured again
 // when options other than the learning rate, or the tensors that the update writes, have changed.
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional);

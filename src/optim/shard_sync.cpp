@@ -12,12 +12,6 @@ void* behind(void* elements, std::int64_t count, Dtype dtype) {
 
 }  // namespace
 
-Shape Slot::kept_shape() const { return part ? Shape{part->count} : param.shape(); }
-
-Tensor Slot::kept_part(const Tensor& whole) const {
-    return part ? whole.reshape({-1}).slice(0, part->begin, part->begin + part->count) : whole;
-}
-
 std::vector<ParamRef> own_parts(const OptimizerImpl& optimizer, const GradientList& plan) {
     std::vector<ParamRef> parts = plan.refs;
     for (std::size_t i = 0; i < parts.size(); ++i) {

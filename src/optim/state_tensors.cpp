@@ -26,6 +26,12 @@ void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device
 
 }  // namespace
 
+Shape Slot::kept_shape() const { return part ? Shape{part->count} : param.shape(); }
+
+Tensor Slot::kept_part(const Tensor& whole) const {
+    return part ? whole.reshape({-1}).slice(0, part->begin, part->begin + part->count) : whole;
+}
+
 Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
 
 void prepare_state(OptimizerImpl& optimizer) {

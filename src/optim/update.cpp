@@ -84,6 +84,11 @@ void mark_written(OptimizerImpl& optimizer, std::size_t index) {
 
 }  // namespace
 
+void refuse_in_update(const char* call, const OptimizerImpl& optimizer) {
+    check(!optimizer.updating, ErrorKind::state, optimizer.type, ".", call,
+          ": called inside the update() of the same optimizer; update() assigns to its argument only");
+}
+
 // The ranks of a sharded optimizer agree when each of them has all that its update needs.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling) {
     refuse_in_update("step", optimizer);
@@ -134,7 +139,9 @@ bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditi
         } else {
             std::vector<StepArgs> groups;
             for (const ParamRef& ref : plan.refs)  // in the order of the groups
-                while (groups.size() <= ref.group) groups.push_back(update_args(optimizer, groups.size()));
+                while (groups.size() <= ref.group)
+                    groups.push_back(step_args(optimizer, optimizer.groups[groups.size()]));
+            if (thread_state.recorder != nullptr) put_rates_on_device(optimizer, groups);
             std::vector<ParamRef> parts;
             if (optimizer.sharing) parts = own_parts(optimizer, plan);
             StepState* const state = optimizer.step_state();
@@ -148,7 +155,7 @@ bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditi
         throw;
     }
     note_update(optimizer, plan.indices, conditional);
-    follow_replays(optimizer, plan, conditional);
+    if (thread_state.recorder != nullptr) follow_replays(optimizer, plan, conditional);
     return true;
 }
 

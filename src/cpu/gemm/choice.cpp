@@ -133,8 +133,8 @@ void multiply(const Gemm& g, OperandType kind, Path path) {
     gemm_on_tiles(kernels.tiles->*products[int(kind)], g, kernels);
 }
 
-// Compares a path with vectors on sizes that are no multiple of any tile. Leaving out a plane of the operands,
-// or a step of k, makes a difference ten times as large as the tolerance.
+// Compares a path with vectors on sizes that are no multiple of any tile. Leaving out a plane of the
+// operands, or a step of k, makes a difference ten times as large as the tolerance.
 CheckResult compare(Path path, OperandType kind) {
     constexpr std::int64_t m = 45, n = 71, k = 107;
     constexpr float tolerance = 0x1p-18f * k;
