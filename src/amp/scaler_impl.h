@@ -38,9 +38,9 @@ struct ScalerImpl {
     // Makes `state` writable. If an autograd graph that has not run backward has saved the scale, the graph
     // keeps the old state and the scaler continues with a copy.
     void writable_state(Device device);
-    // Runs `statistics` over all gradients, which also computes the scaler's state after update(). Returns the
-    // factor that it leaves on the device next to found_inf: 1 / scale if the gradients are scaled, else 1.
-    // norm: receives their norm if it is defined.
+    // Runs `statistics` over all gradients, which also computes the scaler's state after update(). Returns
+    // the factor that it leaves on the device next to found_inf: 1 / scale if the gradients are scaled, else
+    // 1. norm: receives their norm if it is defined.
     GradientFactor measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                            const Tensor& norm, bool scaled, PerOptimizer& progress);
     // Throws Error(state) if step() has been called since the last update().

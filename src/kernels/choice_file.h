@@ -1,8 +1,8 @@
 // Choices between kernels: the results of checks, and a cache of choices in the user's cache folder, such as
-// which fast paths have passed their self-check and which kernels of matrix products are the fastest. There is
-// one file per family and identity, such as that of a device: "<family>-<hash>.txt" has the identity, a line
-// "key: choice" each, and a checksum. A file that is damaged or belongs to another identity counts as empty.
-// Several processes may use the folder at once. Without a folder nothing is stored. Throws only
+// which fast paths have passed their self-check and which kernels of matrix products are the fastest. There
+// is one file per family and identity, such as that of a device: "<family>-<hash>.txt" has the identity, a
+// line "key: choice" each, and a checksum. A file that is damaged or belongs to another identity counts as
+// empty. Several processes may use the folder at once. Without a folder nothing is stored. Throws only
 // std::bad_alloc.
 #pragma once
 
