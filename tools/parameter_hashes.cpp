@@ -2,7 +2,8 @@
 // case. Two trees whose lines are equal compute the same bits:
 //
 //   parameter_hashes                   on the CPU
-//   parameter_hashes --device cuda     also captured; --divide 8 for an emulated device
+//   parameter_hashes --device cuda     also captured; tests/emulation/parameter_hashes-emulated and
+//                                      tests/ptx/parameter_hashes-ptx need no GPU, but --divide 8
 //   mezzo-run -n 2 parameter_hashes    DataParallel, and with ZeRO-1; each rank has its own batch
 //
 // The CPU times kinds of matrix products against each other, and their results differ in the last bits;
