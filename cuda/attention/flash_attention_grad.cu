@@ -99,13 +99,60 @@ __device__ void score_gradient(const float (&s)[tiles][groups][4], float (&dp)[t
     }
 }
 
-// Sets elements that are inf or NaN to 0, in `rows` rows. A gradient ds of a visible score with such a key
-// is NaN by itself, so that only products with the zeros of hidden pairs change.
+// Sets elements that are inf or NaN to 0, in `rows` rows that the block reads before and after. A gradient ds
+// of a visible score with such a key is NaN by itself, so that only products with the zeros of hidden pairs
+// change.
 template <class T, int dim, int rows> __device__ void clear_nonfinite(T* tile) {
+    __syncthreads();
     for (int n = static_cast<int>(threadIdx.x); n < rows * dim; n += flash_threads) {
         T& x = tile[n / dim * pitch<dim> + n % dim];
         if (to_float(x) * 0.0f != 0.0f) x = from_float<T>(0.0f);
     }
+    __syncthreads();
+}
+
+// Whether any thread of the block has an inf or NaN in its rows.
+template <int tiles, int groups> __device__ bool any_nonfinite(const float (&d)[tiles][groups][4]) {
+    unsigned lanes[tiles][2] = {};
+    find_nonfinite(d, lanes);
+    bool any = false;
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) any = any || (lanes[i][0] | lanes[i][1]) != 0;
+    return __syncthreads_or(any) != 0;
+}
+
+template <int tiles, int groups> __device__ void clear(float (&d)[tiles][groups][4]) {
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) {
+        MEZZO_UNROLL
+        for (int j = 0; j < groups; ++j) d[i][j][0] = d[i][j][1] = d[i][j][2] = d[i][j][3] = 0;
+    }
+}
+
+// Stores a warp's rows times a factor.
+template <class T, int dim, int tiles>
+__device__ void store_scaled(const HeadRows& to, const FlashPlace& at, int first, std::int64_t length,
+                             const float (&d)[tiles][dim / 8][4], double factor) {
+    float factors[tiles][2];
+    MEZZO_UNROLL
+    for (int i = 0; i < tiles; ++i) factors[i][0] = factors[i][1] = static_cast<float>(factor);
+    store_rows<T, dim>(to, at, first, length, d, factors);
+}
+
+// Waits for a stage, and starts copying the next one, which begins at row `next`, if both have room. Returns
+// whether there is a next one.
+template <class Fetch> __device__ bool begin_stage(const Fetch& fetch, int stage, int next, int end) {
+    copy_async_wait<0>();
+    __syncthreads();  // all threads see this stage, and none reads the other one any more
+    if (next < end && flash_stages == 2) fetch(stage ^ 1, next);
+    return next < end;
+}
+
+// Starts copying the next stage, if it takes the room of this one.
+template <class Fetch> __device__ void end_stage(const Fetch& fetch, int next, bool more) {
+    if (flash_stages != 1) return;
+    __syncthreads();  // all threads have read the tile
+    if (more) fetch(0, next);
 }
 
 // dq = scale ds k. Three blocks of dim 128 share a multiprocessor that has the memory for them.
@@ -130,9 +177,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads, dim
         const int end = static_cast<int>(a.keys_end(at.first, rows));
         const int i0 = at.first + warp_first;
         Statistics statistics[tiles][2];
-        float result[tiles][dim / 8][4] = {}, factor[tiles][2];
-        MEZZO_UNROLL
-        for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.scale);
+        float result[tiles][dim / 8][4] = {};
         __syncthreads();  // all threads have read the tiles of the previous index
         queries.template fetch<dim, rows>(query_tile, at.first);
         gradients.template fetch<dim, rows>(gradient_tile, at.first);
@@ -140,45 +185,24 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads, dim
         make_statistics<T, dim>(a, at, i0, x.statistics, statistics);  // while the tiles are on their way
         bool careful = false;
         for (int j0 = 0, stage = 0; j0 < end; j0 += step, stage = (stage + 1) % flash_stages) {
-            copy_async_wait<0>();
-            __syncthreads();  // all threads see this stage, and none reads the other one any more
-            const bool more = j0 + step < end;
-            if (more && flash_stages == 2) fetch(stage ^ 1, j0 + step);
+            const bool more = begin_stage(fetch, stage, j0 + step, end);
             T* const tile = stages + stage * 2 * step * pitch<dim>;
             Scores<tiles, step> s, dp;
             multiply_rows<T, dim>(s, query_tile + warp_first * pitch<dim>, tile);
             multiply_rows<T, dim>(dp, gradient_tile + warp_first * pitch<dim>, tile + step * pitch<dim>);
             score_gradient(s, dp, a, at, i0, j0, statistics);
-            if (careful) {
-                __syncthreads();  // all threads have read the keys
-                clear_nonfinite<T, dim, step>(tile);
-                __syncthreads();
-            }
+            if (careful) clear_nonfinite<T, dim, step>(tile);
             add_product<T, dim>(result, dp, tile);
-            if (flash_stages == 1) {
-                __syncthreads();  // all threads have read the tile
-                if (more) fetch(0, j0 + step);
-            }
+            end_stage(fetch, j0 + step, more);
             // Keys that are hidden from some queries may have spoilt their rows: once more, with cleared
             // keys.
-            if (more || careful || !a.hides_per_query()) continue;
-            unsigned spoilt[tiles][2] = {};
-            find_nonfinite(result, spoilt);
-            bool any = false;
-            MEZZO_UNROLL
-            for (int i = 0; i < tiles; ++i) any = any || (spoilt[i][0] | spoilt[i][1]) != 0;
-            if (__syncthreads_or(any) == 0) continue;
+            if (more || careful || !a.hides_per_query() || !any_nonfinite(result)) continue;
             careful = true;
-            MEZZO_UNROLL
-            for (int i = 0; i < tiles; ++i) {
-                MEZZO_UNROLL
-                for (int j = 0; j < dim / 8; ++j)
-                    result[i][j][0] = result[i][j][1] = result[i][j][2] = result[i][j][3] = 0;
-            }
+            clear(result);
             fetch((stage + 1) % flash_stages, 0);
             j0 = -step;
         }
-        store_rows<T, dim>(dq, at, i0, a.query, result, factor);
+        store_scaled<T, dim>(dq, at, i0, a.query, result, a.scale);
     }
 }
 
@@ -244,7 +268,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             copy_async_commit();
         };
         const int begin = static_cast<int>(a.first_query(at.first, step)), end = static_cast<int>(a.query);
-        float key_result[tiles][dim / 8][4] = {}, value_result[tiles][dim / 8][4] = {}, factor[tiles][2];
+        float key_result[tiles][dim / 8][4] = {}, value_result[tiles][dim / 8][4] = {};
         __syncthreads();  // all threads have read the tiles of the previous index
         if (begin < end) {
             keys.template fetch<dim, rows>(key_tile, at.first, a, at);
@@ -252,10 +276,7 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             fetch(0, begin);
         }
         for (int i0 = begin, stage = 0; i0 < end; i0 += step, stage = (stage + 1) % flash_stages) {
-            copy_async_wait<0>();
-            __syncthreads();  // all threads see this stage, and none reads the other one any more
-            const bool more = i0 + step < end;
-            if (more && flash_stages == 2) fetch(stage ^ 1, i0 + step);
+            const bool more = begin_stage(fetch, stage, i0 + step, end);
             const T* const tile = stages + stage * 2 * step * pitch<dim>;
             Scores<tiles, step> s, dp;
             multiply_rows<T, dim>(s, key_tile + warp_first * pitch<dim>, tile);
@@ -263,18 +284,11 @@ template <class T, int dim> __global__ void __launch_bounds__(flash_threads)
             transposed_gradient(s, dp, a, at, at.first + warp_first, i0, statistics + stage * step);
             add_product<T, dim>(value_result, s, tile + step * pitch<dim>);
             add_product<T, dim>(key_result, dp, tile);
-            if (flash_stages == 1) {
-                __syncthreads();  // all threads have read the tile
-                if (more) fetch(0, i0 + step);
-            }
+            end_stage(fetch, i0 + step, more);
         }
         const int first = at.first + warp_first;
-        MEZZO_UNROLL
-        for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.scale);
-        store_rows<T, dim>(dk, at, first, a.key, key_result, factor);
-        MEZZO_UNROLL
-        for (int i = 0; i < tiles; ++i) factor[i][0] = factor[i][1] = static_cast<float>(a.dropout.scale);
-        store_rows<T, dim>(dv, at, first, a.key, value_result, factor);
+        store_scaled<T, dim>(dk, at, first, a.key, key_result, a.scale);
+        store_scaled<T, dim>(dv, at, first, a.key, value_result, a.dropout.scale);
     }
 }
 

@@ -197,13 +197,10 @@ void StoreServer::take(Connection& from, Message message) {
             const std::uint64_t started = message.number(), finished = message.number();
             progress(rank, started, finished);
             const std::string words = "rank " + std::to_string(from.rank) + ": " + message.text();
-            if (kind == FromRank::lost) {
+            if (kind == FromRank::lost)
                 suspicions_.push_back({Clock::now() + grace, words});
-            } else if (started == 0) {
-                break_with(words + missing_ranks());
-            } else {
-                break_with(words + late_ranks(started));
-            }
+            else
+                break_with(words + (started == 0 ? missing_ranks() : late_ranks(started)));
             return;
         }
         default:
