@@ -291,10 +291,13 @@ void GradScaler::unscale_(optim::Optimizer& optimizer) {
     progress.stage = Stage::unscaled;
 }
 
-void ScalerImpl::require_not_stepped(const PerOptimizer& progress, const optim::Optimizer& optimizer) const {
+ScalerImpl::PerOptimizer& ScalerImpl::ready_to_step(const optim::Optimizer& optimizer) {
+    require_scaled("GradScaler.step");
+    PerOptimizer& progress = of(optimizer);
     check(progress.stage != Stage::stepped, ErrorKind::state,
           "GradScaler.step: it has already been called on this ", optimizer.type_name(),
           " since the last update()");
+    return progress;
 }
 
 StepResult GradScaler::step(optim::Optimizer& optimizer) {
@@ -305,9 +308,7 @@ StepResult GradScaler::step(optim::Optimizer& optimizer) {
         return StepResult(Outcome::stepped, {});
     }
     const insight::RecordFunction scope("GradScaler.step");
-    s.require_scaled("GradScaler.step");
-    ScalerImpl::PerOptimizer& progress = s.of(optimizer);
-    s.require_not_stepped(progress, optimizer);
+    ScalerImpl::PerOptimizer& progress = s.ready_to_step(optimizer);
     optim::OptimizerImpl& own = optimizer.impl();
     const bool unscaled = progress.stage == Stage::unscaled;
     optim::refuse_scale_state("GradScaler.step", own,

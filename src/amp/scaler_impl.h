@@ -43,8 +43,8 @@ struct ScalerImpl {
     // 1. norm: receives their norm if it is defined.
     GradientFactor measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                            const Tensor& norm, bool scaled, PerOptimizer& progress);
-    // Throws Error(state) if step() has been called since the last update().
-    void require_not_stepped(const PerOptimizer& progress, const optim::Optimizer& optimizer) const;
+    // Throws Error(state) if nothing has been scaled yet, or step() has been called since the last update().
+    PerOptimizer& ready_to_step(const optim::Optimizer& optimizer);
     void set_scale(const Tensor& new_scale);
     void set_state(const ScaleValues& values);
     // Returns the id (core/scale_state.h) of the scale that scale() multiplies by. While a step is captured,
