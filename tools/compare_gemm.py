@@ -31,15 +31,19 @@ def arguments():
 
 
 class Side:
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    """A process that answers each line with a line."""
+    def __init__(self, command, environment=None):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment)
 
-    def ask(self, line):
+    def answer(self, line):
         self.process.stdin.write(line + "\n")
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit(f"compare_gemm: {self.process.args[0]} gave no answer to: {line}")
-        return [float(x) for x in answer.split()]
+            raise SystemExit(f"{self.process.args[0]} gave no answer to: {line}")
+        return answer
+
+    def ask(self, line):
+        return [float(x) for x in self.answer(line).split()]
 
 
 def compare(sides, lines, rounds):
@@ -81,4 +85,5 @@ def main():
         print(f"{kind}: geometric mean {mean:.2f}, {min(values):.2f} to {max(values):.2f}")
 
 
-main()
+if __name__ == "__main__":
+    main()
