@@ -229,6 +229,26 @@ TEST_CASE("reductions: empty, NaN, threads, ties", "[cpu_kernels]") {
     CHECK((sums[0] == sums[1] && sums[1] == sums[2] && columns[0] == columns[1] && columns[1] == columns[2]));
 }
 
+// Lines next to each other are computed in blocks of 16. Each of them has the bits of a contiguous line.
+TEST_CASE("softmax along a dimension has the bits of softmax along contiguous lines", "[cpu_kernels]") {
+    const Dtype dtype = GENERATE(float32, float64, bfloat16);
+    const std::int64_t inner = GENERATE(2, 15, 16, 17, 40);
+    const auto logarithm = GENERATE(false, true);
+    const auto of = [&](const Tensor& values, bool last) {
+        const Tensor x = (last ? values.transpose(1, 2).contiguous() : values.clone()).detach();
+        x.set_requires_grad();
+        const Tensor y = logarithm ? log_softmax(x, last ? 2 : 1) : softmax(x, last ? 2 : 1);
+        const Tensor weights = random({3, 21, inner}, dtype, 5);
+        y.backward({.gradient = last ? weights.transpose(1, 2).contiguous() : weights});
+        return last ? Tensors{y.transpose(1, 2), x.grad().transpose(1, 2)} : Tensors{y, x.grad()};
+    };
+    const Tensor values = random({3, 21, inner}, dtype, 4, -5, 5);
+    const Tensors blocks = of(values, false), lines = of(values, true);
+    for (int i = 0; i < 2; ++i)
+        CHECK(blocks[std::size_t(i)].detach().to(float64).contiguous().to_vector<double>() ==
+              lines[std::size_t(i)].detach().to(float64).contiguous().to_vector<double>());
+}
+
 TEST_CASE("softmax and its gradients along any dimension", "[cpu_kernels]") {
     for (const Dtype dtype : real_dtypes)
         for (const Shape& shape : {Shape{4, 7}, Shape{3, 1500}, Shape{2, 5, 3}, Shape{1, 1}}) {
