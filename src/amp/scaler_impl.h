@@ -40,7 +40,8 @@ struct ScalerImpl {
     void writable_state(Device device);
     // Runs `statistics` over all gradients, which also computes the scaler's state after update(). Returns
     // the factor that it leaves on the device next to found_inf: 1 / scale if the gradients are scaled, else
-    // 1. norm: receives their norm if it is defined.
+    // 1. norm: receives their norm; defined by unscale_(). Throws Error(dtype) before gradients would be
+    // divided in float16.
     GradientFactor measure(optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                            const Tensor& norm, bool scaled, PerOptimizer& progress);
     // Throws Error(state) if nothing has been scaled yet, or step() has been called since the last update().

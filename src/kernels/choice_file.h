@@ -3,7 +3,7 @@
 // is one file per family and identity, such as that of a device: "<family>-<hash>.txt" has the identity, a
 // line "key: choice" each, and a checksum. A file that is damaged or belongs to another identity counts as
 // empty. Several processes may use the folder at once. Without a folder nothing is stored. Throws only
-// std::bad_alloc.
+// std::bad_alloc, and what a check throws.
 #pragma once
 
 #include <cstdint>

@@ -15,6 +15,7 @@
 #include "tests/support/folder.h"
 
 using namespace mezzo;
+using Catch::Matchers::Contains;
 
 namespace {
 
@@ -78,6 +79,34 @@ TEST_CASE("fast path: a mark is found when its process is gone, and only then", 
     { CHECK_FALSE(ChoiceFile::Mark(file, "other path").found()); }
     { CHECK(ChoiceFile::Mark(file, "path").found()); }
     { CHECK_FALSE(ChoiceFile::Mark(file, "path").found()); }  // it has been read
+}
+
+TEST_CASE("fast path: a check runs once, and not after it has ended a process", "[fast_path]") {
+    const CacheFolder cache;
+    const ChoiceFile file("fast-paths", "GPU");
+    int runs = 0;
+    const auto check = [&](const char* key, CheckResult result, bool again = false) {
+        return text_of(file.check(key, again, [&] { return ++runs, result; }));
+    };
+    CHECK(check("path", {CheckResult::open, "no memory"}) == "not checked yet; no memory");
+    CHECK(check("path", {CheckResult::good}) == "passed");
+    CHECK(check("path", {CheckResult::bad, "3"}) == "passed");
+    CHECK(runs == 2);
+    CHECK(check("path", {CheckResult::bad, "3"}, true) == "not used; 3");
+    CHECK(check("path", {CheckResult::good}) == "not used; 3");
+    CHECK(runs == 3);
+    const pid_t child = fork();
+    if (child == 0) {
+        file.check("other path", false, []() -> CheckResult { _exit(0); });
+        _exit(1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    CHECK_THAT(check("other path", {CheckResult::good}), Contains("an earlier process ended in this check"));
+    CHECK_THAT(check("other path", {CheckResult::good}), Contains("an earlier process ended in this check"));
+    CHECK(runs == 3);
+    CHECK(check("other path", {CheckResult::good}, true) == "passed");
 }
 
 TEST_CASE("fast path: no folder, or one that cannot be written", "[fast_path]") {

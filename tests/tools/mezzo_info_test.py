@@ -64,7 +64,9 @@ def sealed(lines):
 def check_died(folder, path):
     """Kernels in whose check an earlier process has died are not used until they are measured again."""
     identity, *choices = path.read_text().split("\n")
-    for kind in [line.split()[0] for line in choices if line.endswith(" bfloat16: passed")]:
+    kinds = [line.split()[0] for line in choices if line.endswith(" bfloat16: passed")]
+    check(kinds, f"a table, but nothing has passed: {choices}")
+    for kind in kinds:
         path.write_text(sealed([identity, f"bfloat16 NN 16 x 16 x 32: {kind}; {kind} 1"]))
         mark = folder / f"gemm-cpu-{fnv(f'{identity}{chr(10)}{kind} bfloat16')}.begun"
         mark.write_text(f"{identity}\n{kind} bfloat16\n")
