@@ -229,7 +229,7 @@ TEST_CASE("reductions: empty, NaN, threads, ties", "[cpu_kernels]") {
     CHECK((sums[0] == sums[1] && sums[1] == sums[2] && columns[0] == columns[1] && columns[1] == columns[2]));
 }
 
-// Lines next to each other are computed in blocks of 16. Each of them has the bits of a contiguous line.
+// Sizes on both sides of 16 lines, which fill a cache line.
 TEST_CASE("softmax along a dimension has the bits of softmax along contiguous lines", "[cpu_kernels]") {
     const Dtype dtype = GENERATE(float32, float64, bfloat16);
     const std::int64_t inner = GENERATE(2, 15, 16, 17, 40);
