@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +34,10 @@ struct Case {
     bool backward = false;
     Tensors leaves = {};
 
-    std::int64_t n(std::size_t i) const { return sizes.at(i); }
+    std::int64_t n(std::size_t i) const {
+        if (i >= sizes.size()) throw std::invalid_argument(fmt::format("the op takes more than {} sizes", i));
+        return sizes[i];
+    }
     Shape all() const { return Shape(sizes.data(), int(sizes.size())); }
     Tensor leaf(const Tensor& values) {
         Tensor x = values.detach().to(dtype);
@@ -412,10 +416,15 @@ std::string time_of(const std::string& line) {
     double milliseconds = 0;
     if (!(words >> op >> sizes >> dtype >> direction >> milliseconds)) return "error: not five words";
     Case c;
+    if (dtype != "f32" && dtype != "bf16" && dtype != "f16")
+        return "error: dtype " + dtype + "; f32, bf16, f16";
+    if (direction != "f" && direction != "fb") return "error: direction " + direction + "; f or fb";
     c.dtype = dtype == "bf16" ? mz::bfloat16 : dtype == "f16" ? mz::float16 : mz::float32;
     c.backward = direction == "fb";
-    for (std::istringstream parts(sizes); std::getline(parts, size, ',');)
-        c.sizes.push_back(std::stoll(size));
+    for (std::istringstream parts(sizes); std::getline(parts, size, ',');) {
+        c.sizes.push_back(0);
+        if (!program::parse_number(size, c.sizes.back())) return "error: size " + size + " is not a number";
+    }
     const auto found = table().find(op);
     if (found == table().end()) return "error: there is no op " + op;
     const std::function<void()> call = whole(c, found->second(c));

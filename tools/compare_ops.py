@@ -20,6 +20,13 @@ from ranges import COUNT, THREADS, number
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "16000000000", "MALLOC_TOP_PAD_": "268435456"}
 
 
+def pattern(text):
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench_ops", help="the built bench_ops program")
@@ -28,7 +35,7 @@ def arguments():
     parser.add_argument("--rounds", type=COUNT, default=3)
     parser.add_argument("--ms", type=number(float, 0.01, 1e5), default=40, help="per side and round; a call takes as long as it takes")
     parser.add_argument("--cases", type=pathlib.Path, default=HERE / "op_cases.txt")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="cases in which this regular expression is found")
+    parser.add_argument("--only", type=pattern, default=re.compile(""), metavar="PATTERN", help="cases in which this regular expression is found")
     parser.add_argument("--fresh-memory", action="store_true", help="PyTorch with the malloc that it has by default")
     return parser.parse_args()
 
@@ -48,20 +55,25 @@ def measured(sides, line, rounds):
 
 def main():
     args = arguments()
-    cases = [line for line in args.cases.read_text(encoding="utf-8").splitlines() if line and line[0] != "#" and re.search(args.only, line)]
+    cases = [line for line in args.cases.read_text(encoding="utf-8").splitlines() if line and line[0] != "#" and args.only.search(line)]
     environment = {**os.environ, **({} if args.fresh_memory else KEPT)}
     sides = [Side([args.bench_ops, "--threads", str(args.threads)]),
              Side([args.torch, str(HERE / "torch_ops.py"), str(args.threads)], environment)]
     print(f"{args.threads} thread(s), {args.rounds} rounds of {args.ms:g} ms\n", flush=True)
     rows, errors = [], []
     for case in cases:
-        result = measured(sides, f"{case} {args.ms}", args.rounds)
+        try:
+            result = measured(sides, f"{case} {args.ms}", args.rounds)
+        except KeyboardInterrupt:  # the table has what was measured
+            break
         errors += [f"{case}: {result}"] if isinstance(result, str) else []
         rows += [] if isinstance(result, str) else [(result[1], case, *result[0])]
     print("| op, sizes, dtype, direction | mezzo | PyTorch | ratio |\n| --- | --- | --- | --- |")
     for ratio, case, mezzo, torch in sorted(rows):
         print(f"| {case} | {mezzo:.1f} | {torch:.1f} | {ratio:.2f} |")
     print("\n" + "".join(f"not measured: {error}\n" for error in errors))
+    if not cases:
+        raise SystemExit(f"compare_ops: no case in {args.cases} fits --only")
     if rows:
         ratios = [row[0] for row in rows]
         mean = math.exp(statistics.fmean(map(math.log, ratios)))

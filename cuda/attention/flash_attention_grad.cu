@@ -139,8 +139,8 @@ __device__ void store_scaled(const HeadRows& to, const FlashPlace& at, int first
     store_rows<T, dim>(to, at, first, length, d, factors);
 }
 
-// Waits for a stage, and starts copying the next one, which begins at row `next`, if both have room. Returns
-// whether there is a next one.
+// Waits for a stage, and starts copying the next one, which begins at row `next`, if shared memory
+// holds both. Returns whether there is a next one.
 template <class Fetch> __device__ bool begin_stage(const Fetch& fetch, int stage, int next, int end) {
     copy_async_wait<0>();
     __syncthreads();  // all threads see this stage, and none reads the other one any more
@@ -148,7 +148,7 @@ template <class Fetch> __device__ bool begin_stage(const Fetch& fetch, int stage
     return next < end;
 }
 
-// Starts copying the next stage, if it takes the room of this one.
+// Starts copying the next stage, if it reuses the memory of this one.
 template <class Fetch> __device__ void end_stage(const Fetch& fetch, int next, bool more) {
     if (flash_stages != 1) return;
     __syncthreads();  // all threads have read the tile
