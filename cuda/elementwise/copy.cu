@@ -99,27 +99,24 @@ void fill(In, const kernels::Fill& at, Out out) {
     }
 }
 
-// Each input, seen as [outer, size * inner], is copied into its columns of out.
+// Each input is copied into its part of out.
 void cat(In in, const kernels::Cat& at, Out out) {
     use_device_of(out[0]);
-    const Shape& shape = out[0].shape();
+    const Strides& strides = out[0].strides();
     const int dim = static_cast<int>(at.dim);
-    std::int64_t outer = 1, inner = 1, start = 0;
-    for (int d = 0; d < dim; ++d) outer *= shape[d];
-    for (int d = dim + 1; d < shape.size(); ++d) inner *= shape[d];
+    std::int64_t start = 0;
     for (const Tensor& x : in) {
         if (x.numel() == 0) continue;
-        const std::int64_t row = x.shape()[dim] * inner;
         OperandLayout<2> l{};
         l.numel = x.numel();
         l.dtype[0] = out[0].dtype();
         l.dtype[1] = x.dtype();
-        l.data[0] = static_cast<char*>(raw(out[0])) + start * std::int64_t(size_of(l.dtype[0]));
+        l.data[0] =
+            static_cast<char*>(raw(out[0])) + start * strides[dim] * std::int64_t(size_of(l.dtype[0]));
         l.data[1] = raw(x);
-        push_dim<2>(l, outer, {shape[dim] * inner, row});
-        push_dim<2>(l, row, {1, 1});
+        for (int d = 0; d < x.dim(); ++d) push_dim<2>(l, x.size(d), {strides[d], x.strides()[d]});
         copy(l);
-        start += row;
+        start += x.size(dim);
     }
 }
 

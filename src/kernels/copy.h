@@ -20,8 +20,8 @@ struct Fill {
     static constexpr const char* name = "fill";
     Scalar value = 0;
 };
-// Any number of contiguous inputs of the result's dtype, whose shapes differ along `dim` only -> all of them,
-// one after the other along `dim`.
+// Any number of inputs of the result's dtype with any strides, whose shapes differ along `dim` only -> all of
+// them, one after the other along `dim`.
 struct Cat {
     static constexpr const char* name = "cat";
     std::int64_t dim = 0;

@@ -8,7 +8,7 @@ namespace mezzo {
 namespace {
 
 const Op<kernels::Cat> cat_op{
-    {.name = "cat", .saves = save_none},
+    {.name = "cat", .saves = save_none, .strided = true},
     [](const Node& c, const kernels::Cat& at, const Tensors& g) -> Tensors {
         const int dim = int(at.dim);
         Tensors grads;

@@ -134,7 +134,7 @@ TEST_CASE("cast, copies of transposed tensors, cat and arange", "[cpu_kernels]")
                                       : 8e-3,
                         to == int64 ? 1 : 1);
         }
-    const Tensor a = make({1, 2, 3, 4}, {2, 2}, float32), b = make({5, 6}, {2, 1}, float16),
+    const Tensor a = make({1, 2, 3, 4}, {2, 2}, float32), b = make({5, 6}, {2, 1}, float32),
                  c = empty({2, 0});
     CHECK(run(cpu_kernel<kernels::Cat>, {a, b, c}, {.dim = 1}, {2, 3}, float32) ==
           std::vector<double>{1, 2, 5, 3, 4, 6});

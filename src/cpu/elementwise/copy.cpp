@@ -21,64 +21,27 @@ struct Element {
     }
 };
 
-// A 2-D transpose in square tiles: y[i, j] = x[j, i]. A tile is first copied to a small buffer, each line of
-// x in one go: lines a power of two apart share few sets of the cache, and would evict each other between
-// reads.
-template <class T>
-void transpose(const T* x, std::int64_t x_stride, T* y, std::int64_t rows, std::int64_t cols) {
-    constexpr std::int64_t tile = 32;
-    const std::int64_t tiles = (rows + tile - 1) / tile;
-    parallel_for(
-        tiles, (grain + tile * cols) / (tile * cols + 1), [&](std::int64_t first, std::int64_t last) {
-            T buffer[tile][tile];
-            for (std::int64_t i0 = first * tile; i0 < last * tile && i0 < rows; i0 += tile) {
-                const std::int64_t height = i0 + tile < rows ? tile : rows - i0;
-                for (std::int64_t j0 = 0; j0 < cols; j0 += tile) {
-                    const std::int64_t width = j0 + tile < cols ? tile : cols - j0;
-                    for (std::int64_t j = 0; j < width; ++j)
-                        std::memcpy(buffer[j], x + (j0 + j) * x_stride + i0, std::size_t(height) * sizeof(T));
-                    for (std::int64_t i = 0; i < height; ++i)
-                        for (std::int64_t j = 0; j < width; ++j) y[(i0 + i) * cols + j0 + j] = buffer[j][i];
-                }
-            }
-        });
-}
-
-// Copies with transpose() if x and y have one dtype of 2 or 4 bytes and x is stored column by column; returns
-// whether it did.
-bool transposed_copy(const Tensor& x, const Tensor& y) {
-    if (x->dtype != y->dtype || x->shape.size() != 2 || !y->contiguous || !(x->shape == y->shape))
-        return false;
-    const std::int64_t rows = x->shape[0], cols = x->shape[1];
-    if (x->strides[0] != 1 || rows < 16 || cols < 16) return false;
-    if (size_of(x->dtype) == 4)
-        transpose(reinterpret_cast<const std::uint32_t*>(x->bytes()), x->strides[1],
-                  reinterpret_cast<std::uint32_t*>(y->bytes()), rows, cols);
-    else if (size_of(x->dtype) == 2)
-        transpose(reinterpret_cast<const std::uint16_t*>(x->bytes()), x->strides[1],
-                  reinterpret_cast<std::uint16_t*>(y->bytes()), rows, cols);
-    else
-        return false;
-    return true;
+// x's strides in a tensor of a shape that x is broadcast to.
+Strides broadcast_strides(const Tensor& x, const Shape& shape) {
+    Strides strides = Shape::filled(shape.size(), 0);
+    const int missing = shape.size() - x->shape.size();
+    for (int d = missing; d < shape.size(); ++d)
+        if (x->shape[d - missing] != 1) strides[d] = x->strides[d - missing];
+    return strides;
 }
 
 void assign(const Tensor& x, const Tensor& y) {
-    if (y->numel == 0 || transposed_copy(x, y)) return;
-    if (x->contiguous && y->contiguous && x->shape == y->shape) {
-        const char* const from = x->bytes();
-        char* const to = y->bytes();
-        const auto from_size = std::int64_t(size_of(x->dtype)), to_size = std::int64_t(size_of(y->dtype));
-        parallel_for(y->numel, grain, [&](std::int64_t begin, std::int64_t end) {
-            if (x->dtype == y->dtype)
-                std::memcpy(to + begin * to_size, from + begin * from_size,
-                            std::size_t((end - begin) * to_size));
-            else
-                convert(from + begin * from_size, x->dtype, to + begin * to_size, y->dtype, end - begin);
+    if (y->numel == 0) return;
+    if (x->dtype == y->dtype)
+        return copy_strided(y->shape, y->bytes(), y->strides, x->bytes(), broadcast_strides(x, y->shape),
+                            size_of(y->dtype));
+    if (x->contiguous && y->contiguous && x->shape == y->shape)
+        return parallel_for(y->numel, grain, [&](std::int64_t begin, std::int64_t end) {
+            convert(x->bytes() + begin * std::int64_t(size_of(x->dtype)), x->dtype,
+                    y->bytes() + begin * std::int64_t(size_of(y->dtype)), y->dtype, end - begin);
         });
-        return;
-    }
-    const Source source(x, y->shape, y->dtype);
-    const Sink sink(y, y->dtype);
+    const Source source(x, y->shape, x->dtype);
+    const Sink sink(y, x->dtype);
     for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) {
         Chunk buffer;
         sink.store(begin, n, source.read(begin, n, buffer));
@@ -114,27 +77,16 @@ void fill(In, const kernels::Fill& at, Out out) {
     for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) { sink.store(begin, n, values); });
 }
 
-// Each input contributes a run of size(dim) * inner contiguous elements per index of the dimensions before
-// dim.
+// Each input is copied into its part of y.
 void cat(In in, const kernels::Cat& at, Out out) {
     const Tensor& y = out[0];
-    std::int64_t outer = 1, inner = 1;
-    for (int d = 0; d < y->shape.size(); ++d)
-        if (d != at.dim) (d < at.dim ? outer : inner) *= y->shape[d];
-    const std::int64_t row = y->shape[int(at.dim)] * inner;
-    const std::size_t size = size_of(y->dtype);
-    std::int64_t column = 0;
+    const auto step = y->strides[int(at.dim)] * std::int64_t(size_of(y->dtype));
+    std::int64_t start = 0;
     for (const Tensor& x : in) {
-        const std::int64_t run = x->shape[int(at.dim)] * inner;
-        if (run == 0 || outer == 0) continue;
-        const char* const from = x->bytes();
-        char* const to = y->bytes() + column * std::int64_t(size);
-        parallel_for(outer, (grain + run) / run, [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t i = begin; i < end; ++i)
-                convert(from + i * run * std::int64_t(size_of(x->dtype)), x->dtype,
-                        to + i * row * std::int64_t(size), y->dtype, run);
-        });
-        column += run;
+        if (x->numel == 0) continue;
+        copy_strided(x->shape, y->bytes() + start * step, y->strides, x->bytes(), x->strides,
+                     size_of(y->dtype));
+        start += x->shape[int(at.dim)];
     }
 }
 

@@ -13,39 +13,26 @@ namespace {
 
 using namespace cpu;
 
-// A tensor as [outer, size, inner] around a dimension.
-struct Slices {
-    std::int64_t outer = 1, size = 1, inner = 1;
-    Slices(const Shape& shape, std::int64_t dim) {
-        for (int d = 0; d < shape.size(); ++d) (d < dim ? outer : d > dim ? inner : size) *= shape[d];
-    }
-};
-
 // The values of an index tensor, all of them within [0, size).
 const std::int64_t* checked(const char* op, const Tensor& index, std::int64_t size) {
     if (index->numel == 0) return nullptr;
     const auto* const values = reinterpret_cast<const std::int64_t*>(index->bytes());
-    for (std::int64_t i = 0; i < index->numel; ++i)
-        check(values[i] >= 0 && values[i] < size, ErrorKind::value, op, ": index ", values[i],
-              " at position ", i, " is outside [0, ", size, "); there are ", size, " rows to choose from");
+    const auto* const end = values + index->numel;
+    const auto* const bad =
+        std::find_if(values, end, [&](std::int64_t i) { return std::uint64_t(i) >= std::uint64_t(size); });
+    if (bad != end)
+        fail(ErrorKind::value, op, ": index ", *bad, " at position ", bad - values, " is outside [0, ", size,
+             "); there are ", size, " rows to choose from");
     return values;
-}
-
-// Calls f with an unsigned integer of the element's size.
-template <class F> void with_bits(std::size_t size, const F& f) {
-    if (size == 1) return f(std::uint8_t());
-    if (size == 2) return f(std::uint16_t());
-    if (size == 4) return f(std::uint32_t());
-    f(std::uint64_t());
 }
 
 // y[o, j, :] = x[o, index[j], :]
 void select_rows(const char* op, const Tensor& x, const Tensor& index, std::int64_t dim, const Tensor& y) {
-    const Slices s(x->shape, dim);
-    const std::int64_t* const row = checked(op, index, s.size);
+    const Lines s(x->shape, dim);
+    const std::int64_t* const row = checked(op, index, s.length);
     if (y->numel == 0) return;
     const std::int64_t count = index->numel, rows = s.outer * count;
-    const auto from = [&](std::int64_t item) { return item / count * s.size + row[item % count]; };
+    const auto from = [&](std::int64_t item) { return item / count * s.length + row[item % count]; };
     if (s.inner == 1)
         return with_bits(size_of(x->dtype), [&]<class T>(T) {
             const T* const source = reinterpret_cast<const T*>(x->bytes());
@@ -53,7 +40,7 @@ void select_rows(const char* op, const Tensor& x, const Tensor& index, std::int6
             parallel_for(rows, grain / 4, [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t i = begin; i < end;) {  // a division per row, not per element
                     const std::int64_t first = i % count, n = std::min(end - i, count - first);
-                    const T* const line = source + i / count * s.size;
+                    const T* const line = source + i / count * s.length;
                     for (std::int64_t j = 0; j < n; ++j) to[i + j] = line[row[first + j]];
                     i += n;
                 }
@@ -101,7 +88,7 @@ std::vector<Occurrence> by_index(const std::int64_t* index, std::int64_t count, 
 // rows.
 template <class T> class RowSums {
 public:
-    RowSums(const Tensor& g, const Tensor& y, const Slices& s, std::int64_t count, bool add_to_y,
+    RowSums(const Tensor& g, const Tensor& y, const Lines& s, std::int64_t count, bool add_to_y,
             std::vector<Occurrence> sorted)
         : g_(g), y_(y), s_(s), count_(count), add_to_y_(add_to_y), sorted_(std::move(sorted)) {}
 
@@ -133,15 +120,15 @@ private:
         const bool whole = width == s_.inner;
         const std::int64_t bytes = width * std::int64_t(size_of(y_->dtype));
         if (whole)
-            std::memset(place(y_, o * s_.size + begin, 0), 0, std::size_t((end - begin) * bytes));
+            std::memset(place(y_, o * s_.length + begin, 0), 0, std::size_t((end - begin) * bytes));
         else
             for (std::int64_t row = begin; row < end; ++row)
-                std::memset(place(y_, o * s_.size + row, first), 0, std::size_t(bytes));
+                std::memset(place(y_, o * s_.length + row, first), 0, std::size_t(bytes));
     }
     // Blocks of 256 rows are summed on their own, so that the rounding of a long sum does not grow with it.
     void sum(std::int64_t o, std::int64_t row, const Occurrence* from, std::int64_t n, std::int64_t first,
              std::int64_t width) const {
-        char* const to = place(y_, o * s_.size + row, first);
+        char* const to = place(y_, o * s_.length + row, first);
         const bool direct = y_->dtype == dtype_of<T>();
         T* const total = direct ? reinterpret_cast<T*>(to) : scratch(width, 0);
         if (add_to_y_ && !direct) convert(to, y_->dtype, total, dtype_of<T>(), width);
@@ -180,7 +167,7 @@ private:
 
     static constexpr std::int64_t block = 256;
     const Tensor &g_, &y_;
-    Slices s_;
+    Lines s_;
     std::int64_t count_;
     bool add_to_y_;
     std::vector<Occurrence> sorted_;
@@ -190,22 +177,22 @@ private:
 // A small table is divided among the threads by columns, too.
 void sum_rows(const char* op, In in, std::int64_t dim, std::int64_t skip, bool add_to_y, const Tensor& y) {
     const Tensor &g = in[0], &index = in[1];
-    const Slices s(y->shape, dim);
-    const std::int64_t* const row = checked(op, index, s.size);
+    const Lines s(y->shape, dim);
+    const std::int64_t* const row = checked(op, index, s.length);
     if (y->numel == 0) return;
-    const std::int64_t strips = s.size < 64 && s.inner >= 128 ? s.inner / 64 : 1,
+    const std::int64_t strips = s.length < 64 && s.inner >= 128 ? s.inner / 64 : 1,
                        width = (s.inner + strips - 1) / strips;
     with_real(promote(g->dtype, y->dtype), [&]<class T>(T) {
-        const RowSums<T> sums(g, y, s, index->numel, add_to_y, by_index(row, index->numel, s.size, skip));
-        const std::int64_t work = strips > 1 ? width * index->numel / s.size : width;
-        parallel_for(s.outer * strips * s.size, grain / (work + 1) + 1,
+        const RowSums<T> sums(g, y, s, index->numel, add_to_y, by_index(row, index->numel, s.length, skip));
+        const std::int64_t work = strips > 1 ? width * index->numel / s.length : width;
+        parallel_for(s.outer * strips * s.length, grain / (work + 1) + 1,
                      [&](std::int64_t begin, std::int64_t end) {
                          for (std::int64_t i = begin; i < end;) {
-                             const std::int64_t slice = i / s.size, first = slice % strips * width;
-                             const std::int64_t until = std::min(end, (slice + 1) * s.size);
+                             const std::int64_t slice = i / s.length, first = slice % strips * width;
+                             const std::int64_t until = std::min(end, (slice + 1) * s.length);
                              if (first < s.inner)
-                                 sums.run(slice / strips, i - slice * s.size, until - slice * s.size, first,
-                                          std::min(width, s.inner - first));
+                                 sums.run(slice / strips, i - slice * s.length, until - slice * s.length,
+                                          first, std::min(width, s.inner - first));
                              i = until;
                          }
                      });
@@ -214,55 +201,104 @@ void sum_rows(const char* op, In in, std::int64_t dim, std::int64_t skip, bool a
 
 // ---- an index for every element
 
-// Elements of x as T: x's own, or a converted copy.
-template <class T> class ElementsOf {
+// y = x (or 0) with src[o, j, i] added to element [o, index[o, j, i], i], in the order of j; if index has one
+// dimension, to element [o, index[j], i]. Sums are of type T, in y itself if it has that type.
+template <class T> class ScatterSum {
 public:
-    explicit ElementsOf(const Tensor& x) : values_(reinterpret_cast<const T*>(x->bytes())) {
-        if (x->dtype == dtype_of<T>()) return;
-        own_.resize(std::size_t(x->numel));
-        for_chunks(x->numel, [&](std::int64_t i, std::int64_t n) {
-            convert(x->bytes() + i * std::int64_t(size_of(x->dtype)), x->dtype, own_.data() + i,
-                    dtype_of<T>(), n);
-        });
-        values_ = own_.data();
-    }
-    const T* get() const { return values_; }
+    ScatterSum(const Tensor& src, const Tensor& index, const Tensor& x, const Lines& s, std::int64_t count,
+               const Tensor& y)
+        : src_(src),
+          x_(x),
+          y_(y),
+          index_(index->numel ? reinterpret_cast<const std::int64_t*>(index->bytes()) : nullptr),
+          s_(s),
+          count_(count),
+          one_index_(index->numel == count) {}
 
-private:
-    std::vector<T> own_;
-    const T* values_;
-};
-
-// y = x (or 0) with src[o, j, i] added to element [o, index[o, j, i], i], in the order of j. Sums are of type
-// T.
-template <class T> void scatter_sum(const Tensor& src, const std::int64_t* index, const Tensor& x,
-                                    const Slices& s, std::int64_t count, const Tensor& y) {
-    const Sink sink(y, dtype_of<T>());
-    std::vector<T> own(sink.direct() ? 0 : std::size_t(y->numel));
-    T* const to = sink.direct() ? reinterpret_cast<T*>(y->bytes()) : own.data();
-    for_chunks(y->numel, [&](std::int64_t i, std::int64_t n) {
-        if (x.defined())
-            convert(x->bytes() + i * std::int64_t(size_of(x->dtype)), x->dtype, to + i, dtype_of<T>(), n);
-        else
-            std::fill(to + i, to + i + n, T(0));
-    });
-    if (src->numel > 0) {
-        const ElementsOf<T> values(src);
-        const std::int64_t strips = (s.inner + chunk - 1) / chunk;
-        parallel_for(s.outer * strips, grain / (count * std::min(s.inner, chunk) + 1) + 1,
+    void run() const {
+        const std::int64_t width = std::min<std::int64_t>(s_.inner, 64),
+                           strips = (s_.inner + width - 1) / width;
+        parallel_for(s_.outer * strips, grain / 4 / ((count_ + s_.length) * width + 1) + 1,
                      [&](std::int64_t begin, std::int64_t end) {
                          for (std::int64_t item = begin; item < end; ++item) {
-                             const std::int64_t o = item / strips, first = item % strips * chunk;
-                             const std::int64_t last = std::min(s.inner, first + chunk);
-                             for (std::int64_t j = o * count; j < (o + 1) * count; ++j)
-                                 for (std::int64_t i = first; i < last; ++i)
-                                     to[(o * s.size + index[j * s.inner + i]) * s.inner + i] +=
-                                         values.get()[j * s.inner + i];
+                             const std::int64_t first = item % strips * width;
+                             run_strip(item / strips, first, std::min(width, s_.inner - first));
                          }
                      });
     }
-    if (!sink.direct())
-        for_chunks(y->numel, [&](std::int64_t i, std::int64_t n) { sink.store(i, n, to + i); });
+
+private:
+    // Columns [first, first + width) of slice o.
+    void run_strip(std::int64_t o, std::int64_t first, std::int64_t width) const {
+        const bool in_place = y_->dtype == dtype_of<T>();
+        T* const total = in_place ? reinterpret_cast<T*>(y_->bytes()) + o * s_.length * s_.inner + first
+                                  : scratch(s_.length * width);
+        const std::int64_t step = in_place ? s_.inner : width;
+        for_lines(o * s_.length, s_.length, first, width,
+                  [&](std::int64_t line, std::int64_t at, std::int64_t n) {
+                      T* const to = total + line * step;
+                      if (x_.defined())
+                          convert(bytes_at(x_, at), x_->dtype, to, dtype_of<T>(), n);
+                      else
+                          std::fill(to, to + n, T(0));
+                  });
+        Chunk buffer;
+        for_lines(o * count_, count_, first, width, [&](std::int64_t line, std::int64_t at, std::int64_t n) {
+            const T* values = reinterpret_cast<const T*>(bytes_at(src_, at));
+            if (src_->dtype != dtype_of<T>()) {
+                convert(values, src_->dtype, buffer.bytes, dtype_of<T>(), n);
+                values = buffer.as<T>();
+            }
+            if (one_index_ && step > 1) {
+                T* const to = total + index_[line] * step;
+                for (std::int64_t i = 0; i < n; ++i) to[i] += values[i];
+                return;
+            }
+            const std::int64_t* const row = index_ + (one_index_ ? line : at);
+            if (step == 1)
+                for (std::int64_t i = 0; i < n; ++i) total[row[i]] += values[i];
+            else
+                for (std::int64_t i = 0; i < n; ++i) total[row[i] * step + i] += values[i];
+        });
+        if (!in_place)
+            for_lines(o * s_.length, s_.length, first, width,
+                      [&](std::int64_t line, std::int64_t at, std::int64_t n) {
+                          convert(total + line * step, dtype_of<T>(), bytes_at(y_, at), y_->dtype, n);
+                      });
+    }
+    // Calls body(line, first element, elements) for `count` lines of a strip. The lines of a single column
+    // are one line, in chunks.
+    template <class F> void for_lines(std::int64_t begin, std::int64_t count, std::int64_t first,
+                                      std::int64_t width, const F& body) const {
+        if (s_.inner == 1)
+            for (std::int64_t i = 0; i < count; i += chunk) body(i, begin + i, std::min(chunk, count - i));
+        else
+            for (std::int64_t i = 0; i < count; ++i) body(i, (begin + i) * s_.inner + first, width);
+    }
+    static char* bytes_at(const Tensor& x, std::int64_t element) {
+        return x->bytes() + element * std::int64_t(size_of(x->dtype));
+    }
+    static T* scratch(std::int64_t n) {
+        thread_local std::vector<T> memory;
+        if (std::int64_t(memory.size()) < n) memory.resize(std::size_t(n));
+        return memory.data();
+    }
+
+    const Tensor &src_, &x_, &y_;
+    const std::int64_t* index_;
+    Lines s_;
+    std::int64_t count_;
+    bool one_index_;
+};
+
+// The same with the dtype to add up in; y has at least one element.
+void scatter_sum(const Tensor& src, const Tensor& index, const Tensor& x, std::int64_t dim, const Tensor& y) {
+    const Lines s(y->shape, dim);
+    const std::int64_t count = src->numel / std::max<std::int64_t>(1, s.outer * s.inner);
+    if (!is_floating(y->dtype)) return ScatterSum<std::int64_t>(src, index, x, s, count, y).run();
+    constexpr std::int64_t longest_chain = 1024;  // of float32 additions
+    with_real(count > longest_chain ? float64 : y->dtype,
+              [&]<class T>(T) { ScatterSum<T>(src, index, x, s, count, y).run(); });
 }
 
 }  // namespace
@@ -279,37 +315,40 @@ void embedding_grad(In in, const kernels::EmbeddingGrad& at, Out out) {
     sum_rows("embedding_grad", in, 0, at.padding_idx, at.accumulate, out[0]);
 }
 void index_select_grad(In in, const kernels::IndexSelectGrad& at, Out out) {
-    sum_rows("index_select_grad", in, at.dim, -1, false, out[0]);
+    const Lines s(out[0]->shape, at.dim);
+    constexpr std::int64_t short_row = 16;
+    if (s.inner >= short_row) return sum_rows("index_select_grad", in, at.dim, -1, false, out[0]);
+    checked("index_select_grad", in[1], s.length);
+    if (out[0]->numel > 0) scatter_sum(in[0], in[1], Tensor(), at.dim, out[0]);
 }
 
 void gather(In in, const kernels::Gather& at, Out out) {
     const Tensor &x = in[0], &y = out[0];
-    const Slices s(x->shape, at.dim);
-    const std::int64_t* const index = checked("gather", in[1], s.size);
+    const Lines s(x->shape, at.dim);
+    const std::int64_t* const index = checked("gather", in[1], s.length);
     if (y->numel == 0) return;
     const std::int64_t count = y->shape[int(at.dim)];
     with_bits(size_of(x->dtype), [&]<class T>(T) {
         const T* const from = reinterpret_cast<const T*>(x->bytes());
         T* const to = reinterpret_cast<T*>(y->bytes());
         parallel_for(s.outer * count, grain / 4 / s.inner + 1, [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t j = begin; j < end; ++j)
-                for (std::int64_t i = 0; i < s.inner; ++i)
-                    to[j * s.inner + i] = from[(j / count * s.size + index[j * s.inner + i]) * s.inner + i];
+            for (std::int64_t j = begin; j < end;) {  // a division per slice, not per element
+                const T* const slice = from + j / count * s.length * s.inner;
+                const std::int64_t until = std::min(end, (j / count + 1) * count);
+                if (s.inner == 1)
+                    for (; j < until; ++j) to[j] = slice[index[j]];
+                else
+                    for (; j < until; ++j)
+                        for (std::int64_t i = j * s.inner, column = 0; column < s.inner; ++i, ++column)
+                            to[i] = slice[index[i] * s.inner + column];
+            }
         });
     });
 }
 
 void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
-    const std::int64_t size = out[0]->shape[int(at.dim)];
-    const std::int64_t* const index = checked("scatter_add", in[1], size);
-    if (out[0]->numel == 0) return;
-    const Tensor x = in.size() > 2 ? in[2] : Tensor();
-    const Slices s(out[0]->shape, at.dim);
-    const std::int64_t count = in[0]->numel / std::max<std::int64_t>(1, s.outer * s.inner);
-    if (!is_floating(out[0]->dtype)) return scatter_sum<std::int64_t>(in[0], index, x, s, count, out[0]);
-    constexpr std::int64_t longest_chain = 1024;  // of float32 additions
-    with_real(count > longest_chain ? float64 : out[0]->dtype,
-              [&]<class T>(T) { scatter_sum<T>(in[0], index, x, s, count, out[0]); });
+    checked("scatter_add", in[1], out[0]->shape[int(at.dim)]);
+    if (out[0]->numel > 0) scatter_sum(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), at.dim, out[0]);
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<embedding>(),    kernel_entry<embedding_grad>(),

@@ -52,18 +52,15 @@ void scatter_as(const StridedLayout& layout, T* base, std::int64_t begin, std::i
              });
 }
 
-// Calls f with an unsigned integer of the element's size.
-template <class F> void with_bits(std::size_t size, const F& f) {
-    switch (size) {
-        case 1:
-            return f(std::uint8_t());
-        case 2:
-            return f(std::uint16_t());
-        case 4:
-            return f(std::uint32_t());
-        default:
-            return f(std::uint64_t());
+// Whether elements next to each other in memory are far apart in the order of reading: then a copy, which is
+// made in blocks, is faster than reading element by element.
+bool permuted(const StridedLayout& layout) {
+    bool neighbours = false;
+    for (int d = 0; d < layout.dims; ++d) {
+        if (layout.strides[d] == 0) return false;
+        neighbours |= layout.strides[d] == 1;
     }
+    return neighbours && layout.strides[layout.dims - 1] != 1;
 }
 
 }  // namespace
@@ -109,6 +106,12 @@ Source::Source(const Tensor& x, const Shape& shape, Dtype as)
         return;
     }
     layout_ = StridedLayout(shape, x->shape, x->strides);
+    if (x->shape == shape && x->numel >= 4 * chunk && permuted(layout_)) {
+        copy_ = empty(shape, {.dtype = dtype_});
+        copy_strided(shape, copy_->bytes(), copy_->strides, base_, x->strides, size_);
+        base_ = copy_->bytes();
+        layout_ = StridedLayout(shape, shape, copy_->strides);
+    }
     finish();
 }
 

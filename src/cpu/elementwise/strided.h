@@ -63,6 +63,25 @@ void gather(const StridedLayout& layout, const char* base, std::size_t size, std
 void scatter(const StridedLayout& layout, char* base, std::size_t size, std::int64_t begin, std::int64_t n,
              const char* src);
 
+// Calls f with an unsigned integer of the element's size.
+template <class F> void with_bits(std::size_t size, const F& f) {
+    switch (size) {
+        case 1:
+            return f(std::uint8_t());
+        case 2:
+            return f(std::uint16_t());
+        case 4:
+            return f(std::uint32_t());
+        default:
+            return f(std::uint64_t());
+    }
+}
+
+// Copies elements of `size` bytes to another layout of the same shape, in parallel. Strides are in elements,
+// 0 where an element of `from` is repeated. Elements of `to` do not overlap each other or those of `from`.
+void copy_strided(const Shape& shape, char* to, const Strides& to_strides, const char* from,
+                  const Strides& from_strides, std::size_t size);
+
 // A tensor to read, broadcast to a shape, as elements of dtype `as`.
 class Source {
 public:
@@ -92,6 +111,7 @@ private:
     bool single_ = false, direct_ = false, dense_ = false;
     StridedLayout layout_;
     alignas(8) char value_[8];
+    Tensor copy_;  // of a permuted tensor
 };
 
 // A tensor to write, from elements of dtype `from`.
