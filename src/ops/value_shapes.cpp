@@ -1,4 +1,6 @@
 // Functions whose result shapes or argument checks depend on values of tensors.
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "autograd/op_observer.h"
@@ -20,17 +22,32 @@ void check_index(const char* op, const Tensor& x) {
           ", but must be int64; convert it with to(int64)");
 }
 
-// The row-major positions of elements that are not 0, on the device of x.
-Tensor positions(const Tensor& x) {
+// The coordinates [n, dims] of the elements that are not 0 among rows of x's last dimension, on the device of
+// x; x has at least one dimension.
+Tensor coordinates(const Tensor& x) {
     NoGrad plain;
-    const Tensor mask = x.dtype() == boolean ? x : ne(x, 0.0);
-    const Tensor host = mask.to(cpu_device).contiguous();
-    const bool* const set = host.data<bool>();
-    std::vector<std::int64_t> found;
-    for (std::int64_t i = 0; i < host.numel(); ++i)
-        if (set[i]) found.push_back(i);
-    return Tensor::from<std::int64_t>(found, {std::int64_t(found.size())}, integers_on(x));
+    const Tensor mask = (x.dtype() == boolean ? x : ne(x, 0.0)).to(cpu_device).contiguous();
+    const bool* set = mask.numel() > 0 ? mask.data<bool>() : nullptr;
+    const std::int64_t length = x.size(-1), n = std::count(set, set + mask.numel(), true);
+    const int last = x.dim() - 1;
+    const Tensor result = zeros({n, x.dim()}, {.dtype = int64});
+    if (n == 0) return result.to(x.device());
+    std::int64_t* to = result.mutable_data<std::int64_t>();
+    const std::int64_t* const end = to + result.numel();
+    Shape row = Shape::filled(last, 0);
+    for (; to != end; set += length) {
+        for (std::int64_t j = 0; j < length && to != end; ++j) {  // without a branch that depends on set
+            for (int d = 0; d < last; ++d) to[d] = row[d];
+            to[last] = j;
+            to += set[j] ? x.dim() : 0;
+        }
+        for (int d = last - 1; d >= 0 && ++row[d] == x.size(d); --d) row[d] = 0;
+    }
+    return result.to(x.device());
 }
+
+// The row-major positions of elements that are not 0, on the device of x.
+Tensor positions(const Tensor& x) { return coordinates(x.reshape({x.numel()})).reshape({-1}); }
 
 // The larger or smaller of all elements; 0 for none.
 std::int64_t extreme(const Tensor& x, bool largest) {
@@ -44,11 +61,9 @@ std::int64_t classes_up_to(const char* op, std::int64_t largest) {
     return largest + 1;
 }
 
-// Divides each row by its largest element, so that neither sums nor quotients overflow.
-Tensor by_largest(const Tensor& p) { return p / max(p, {1}, keep_dims()); }
-
+// p: rows whose largest element is 1.
 Tensor drawn_with_replacement(const Tensor& p, std::int64_t count) {
-    const Tensor sums = cumsum(by_largest(p), -1);
+    const Tensor sums = cumsum(p, -1);
     const Tensor total = sums.slice(-1, p.size(-1) - 1, p.size(-1));
     const Tensor u = rand({p.size(0), count}, {.dtype = float64, .device = p.device()});
     return searchsorted(sums, u * total, {.right = true});
@@ -58,7 +73,7 @@ Tensor drawn_with_replacement(const Tensor& p, std::int64_t count) {
 // sampling with a reservoir", 2006).
 Tensor drawn_once_each(const Tensor& p, std::int64_t count) {
     const Tensor u = rand(p.shape(), {.dtype = float64, .device = p.device()});
-    const Tensor score = masked_fill(by_largest(p) / -log1p(-u), eq(p, 0.0), -1);
+    const Tensor score = masked_fill(p / -log1p(-u), eq(p, 0.0), -1);
     return topk(score, count, -1).indices;
 }
 
@@ -67,20 +82,8 @@ Tensor drawn_once_each(const Tensor& p, std::int64_t count) {
 Tensor nonzero(const Tensor& x) {
     const CompositeOp here("nonzero");
     check_defined("nonzero", x);
-    Tensor place = positions(x.detach());
-    const std::int64_t n = place.size(0);
-    if (x.dim() == 0) return zeros({n, 0}, integers_on(x));
-    Tensors columns;
-    const Strides steps = contiguous_strides(x.shape());
-    for (int d = 0; d < x.dim(); ++d) {
-        const Tensor rest = remainder(place, double(steps[d] > 0 ? steps[d] : 1));
-        columns.push_back(place - rest);
-        place = rest;
-    }
-    for (int d = 0; d < x.dim(); ++d)  // a multiple of the step, so that the quotient in float64 is exact
-        columns[std::size_t(d)] =
-            cast(cast(columns[std::size_t(d)], float64) / double(steps[d] > 0 ? steps[d] : 1), int64);
-    return stack(columns, 1);
+    if (x.dim() > 0) return coordinates(x.detach());
+    return zeros({positions(x.detach()).size(0), 0}, integers_on(x));
 }
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
@@ -179,14 +182,23 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, MultinomialOptions
     check(weights.dim() == 1 || weights.dim() == 2, ErrorKind::shape, "multinomial: weights ",
           weights.shape(), " are neither [classes] nor [rows, classes]");
     check(count > 0, ErrorKind::value, "multinomial: ", count, " indices per row");
-    const Tensor p =
-        cast(weights.detach(), float64).reshape({weights.dim() == 2 ? weights.size(0) : 1, weights.size(-1)});
-    check(all(logical_and(ge(p, 0.0), isfinite(p))).item<bool>(), ErrorKind::value,
+    const std::int64_t rows = weights.dim() == 2 ? weights.size(0) : 1, needed = replacement ? 1 : count;
+    if (rows == 0) return zeros({0, count}, integers_on(weights));
+    const auto enough = [&](bool holds) {
+        check(holds, ErrorKind::value, "multinomial: a row has fewer than ", needed,
+              " weights that are not 0");
+    };
+    enough(weights.size(-1) > 0);
+    const Tensor p = weights.detach().reshape({rows, weights.size(-1)}), largest = max(p, {1}, keep_dims());
+    const std::vector<double> bounds =
+        cast(stack({min(p), max(largest), min(largest)}), float64).to(cpu_device).to_vector<double>();
+    check(bounds[0] >= 0 && std::isfinite(bounds[1]), ErrorKind::value,
           "multinomial: a weight is negative or not finite");
-    const std::int64_t needed = replacement ? 1 : count;
-    check(all(ge(count_nonzero(p, {1}), double(needed))).item<bool>(), ErrorKind::value,
-          "multinomial: a row has fewer than ", needed, " weights that are not 0");
-    const Tensor y = replacement ? drawn_with_replacement(p, count) : drawn_once_each(p, count);
+    enough(bounds[2] > 0);
+    if (needed > 1) enough(all(ge(count_nonzero(p, {1}), double(needed))).item<bool>());
+    // Divided by the largest, so that neither sums nor quotients overflow.
+    const Tensor scaled = cast(p, float64) / cast(largest, float64);
+    const Tensor y = replacement ? drawn_with_replacement(scaled, count) : drawn_once_each(scaled, count);
     return weights.dim() == 2 ? y : y.reshape({count});
 }
 

@@ -15,6 +15,7 @@ const KernelOf<kernels::CopyInto> copy_into;
 
 // Zeros of the input's shape, with g in the elements that the slice selects.
 Tensor slice_grad(const Tensor& g, const SliceAt& at);
+Tensor part_grad(const Node& c, const SliceAt& at, const Tensor& g);
 
 Tensor raw_view(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset = 0) {
     return make_tensor(x->storage, shape, strides, x->offset + offset, x.dtype());
@@ -43,7 +44,7 @@ const Op<Permute> permute_op{{.name = "permute", .saves = save_none, .strided = 
 
 const Op<SliceAt> slice_op{
     {.name = "slice", .saves = save_none, .strided = true},
-    [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors { return {slice_grad(g[0], at)}; }};
+    [](const Node& c, const SliceAt& at, const Tensors& g) -> Tensors { return {part_grad(c, at, g[0])}; }};
 
 const Op<SliceAt> slice_grad_op{{.name = "slice_grad", .saves = save_none, .strided = true},
                                 [](const Node& c, const SliceAt& at, const Tensors& g) -> Tensors {
@@ -54,8 +55,8 @@ const Op<SliceAt> slice_grad_op{{.name = "slice_grad", .saves = save_none, .stri
                                 }};
 
 const Op<SliceAt> select_op{{.name = "select", .saves = save_none, .strided = true},
-                            [](const Node&, const SliceAt& at, const Tensors& g) -> Tensors {
-                                return {slice_grad(g[0].unsqueeze(at.dim), at)};
+                            [](const Node& c, const SliceAt& at, const Tensors& g) -> Tensors {
+                                return {part_grad(c, at, g[0].unsqueeze(at.dim))};
                             }};
 
 const Op<NoAttributes> expand_op{
@@ -68,6 +69,18 @@ Tensor slice_grad(const Tensor& g, const SliceAt& at) {
     const Tensor full = zeros(shape, {.dtype = g.dtype(), .device = g.device()});
     if (g.numel() > 0) copy_into(In(&g, 1), {}, raw_slice(full, at.dim, at.start, at.step, g.size(at.dim)));
     return record_view(slice_grad_op, g, at, full);
+}
+
+// The gradient of x from that of a part. Where x has a gradient already, g is added to its part, so that all
+// parts of x share one gradient.
+Tensor part_grad(const Node& c, const SliceAt& at, const Tensor& g) {
+    Tensor sum = g.dtype() == float32 ? c.accumulator(0) : Tensor();
+    const bool is_leaf = sum.defined();
+    if (!is_leaf) sum = c.take_accumulated(0, true);
+    if (!sum.defined()) return slice_grad(g, at);
+    if (sum.dtype() != g.dtype()) return sum + slice_grad(g, at);
+    raw_slice(sum, at.dim, at.start, at.step, g.size(at.dim)).add_(g);
+    return is_leaf ? Tensor() : sum;
 }
 
 // The requested shape with its -1 replaced.

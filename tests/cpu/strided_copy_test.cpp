@@ -64,9 +64,9 @@ void check_all_sizes(const Shape& shape, const View& to, const View& from) {
     check_copy<std::uint64_t>(shape, to, from);
 }
 
-const std::vector<Shape> shapes = {{70, 130},        {300, 9, 4},   {2, 33, 40},   {2, 3, 50, 60},
-                                   {1, 1000},        {9, 2, 2, 2},  {40, 8, 1, 5}, {2, 3, 2, 3, 2, 3},
-                                   {16, 16, 16, 16}, {3, 70000, 1}, {},            {5, 0, 3}};
+const std::vector<Shape> shapes = {
+    {70, 130},     {300, 9, 4},        {2, 33, 40},      {2, 3, 50, 60}, {1, 1000}, {9, 2, 2, 2},
+    {40, 8, 1, 5}, {2, 3, 2, 3, 2, 3}, {16, 16, 16, 16}, {3, 70000, 1},  {},        {5, 0, 3}};
 
 }  // namespace
 
@@ -92,8 +92,7 @@ TEST_CASE("strided copies: steps, gaps and repeated elements", "[strided_copy]")
             for (const std::int64_t gap : {0, 5}) {
                 check_all_sizes(shape, make_view(shape, order, 1, 0), make_view(shape, back, step, gap));
                 check_all_sizes(shape, make_view(shape, back, step, gap), make_view(shape, order, 1, 0));
-                check_all_sizes(shape, make_view(shape, order, step, gap),
-                                make_view(shape, order, 1, gap));
+                check_all_sizes(shape, make_view(shape, order, step, gap), make_view(shape, order, 1, gap));
             }
         for (unsigned repeated = 1; repeated < 1u << order.size(); ++repeated) {
             check_all_sizes(shape, make_view(shape, order, 1, 0), make_view(shape, back, 1, 0, repeated));

@@ -84,6 +84,8 @@ void convert(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
     const int row = convert_index(from), column = convert_index(to);
     if (row >= 0 && column >= 0)
         active_kernels().convert[row][column](src, dst, n);
+    else if (to == float32 && (from == boolean || from == uint8 || from == int32))
+        active_kernels().to_float[from == boolean ? 0 : from == uint8 ? 1 : 2](src, dst, n);
     else
         general_loop(from, to)(src, dst, n);
 }

@@ -1,4 +1,4 @@
-// Conversions among float16, bfloat16 and float32, one source for all instruction sets. The including file
+// Conversions among float16, bfloat16 and float32, and from small integers, one source for all instruction sets. The including file
 // defines MEZZO_LANES. Everything has internal linkage; vector.h says why.
 #pragma once
 
@@ -22,11 +22,28 @@ template <class From, class To> void convert_floats(const void* src, void* dst, 
     if (i < n) store_first<4>(to + i, load_first<4>(from + i, n - i), n - i);
 }
 
-constexpr ConvertKernels convert_kernels = {{
-    {nullptr, convert_floats<float16_t, bfloat16_t>, convert_floats<float16_t, float>},
-    {convert_floats<bfloat16_t, float16_t>, nullptr, convert_floats<bfloat16_t, float>},
-    {convert_floats<float, float16_t>, convert_floats<float, bfloat16_t>, nullptr},
-}};
+template <class From> void integers_to_float(const void* src, void* dst, std::int64_t n) {
+    const char* const from = static_cast<const char*>(src);
+    float* const to = static_cast<float*>(dst);
+    for (std::int64_t i = 0; i < n; ++i) {
+        From x;
+        __builtin_memcpy(&x, from + i * std::int64_t(sizeof x), sizeof x);
+        to[i] = float(x);
+    }
+}
+void booleans_to_float(const void* src, void* dst, std::int64_t n) {
+    const std::uint8_t* const from = static_cast<const std::uint8_t*>(src);
+    float* const to = static_cast<float*>(dst);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] != 0 ? 1.0f : 0.0f;
+}
+
+constexpr ConvertKernels convert_kernels = {
+    {
+        {nullptr, convert_floats<float16_t, bfloat16_t>, convert_floats<float16_t, float>},
+        {convert_floats<bfloat16_t, float16_t>, nullptr, convert_floats<bfloat16_t, float>},
+        {convert_floats<float, float16_t>, convert_floats<float, bfloat16_t>, nullptr},
+    },
+    {booleans_to_float, integers_to_float<std::uint8_t>, integers_to_float<std::int32_t>}};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -1,4 +1,5 @@
 // Element-wise ops of mezzo/ops.def and related ones: any strides, broadcasting, mixed dtypes.
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -48,6 +49,13 @@ void unary(UnaryOp op, In in, Out out, double alpha = 0, double beta = 0) {
     });
 }
 
+// A length of runs that suits both operands, of which at most one repeats an element in a run; 0 for none.
+std::int64_t common_run(const Source& a, const Source& b) {
+    const std::int64_t shorter = std::min(a.run(), b.run()), longer = std::max(a.run(), b.run());
+    if (shorter == 0 || (a.repeats_in_run() && b.repeats_in_run())) return 0;
+    return longer == std::numeric_limits<std::int64_t>::max() || longer % shorter == 0 ? shorter : 0;
+}
+
 // Runs `loop` over a and b read as `compute`; the result has dtype `result` before it is stored.
 void binary(BinaryLoop loop, Dtype compute, Dtype result, In in, Out out) {
     const Source a(in[0], out[0]->shape, compute), b(in[1], out[0]->shape, compute);
@@ -58,6 +66,19 @@ void binary(BinaryLoop loop, Dtype compute, Dtype result, In in, Out out) {
         parallel_for(out[0]->numel, grain, [&](std::int64_t begin, std::int64_t end) {
             loop(y.at(begin), single_a ? a.value() : a.at(begin), single_b ? b.value() : b.at(begin),
                  end - begin, single);
+        });
+        return;
+    }
+    constexpr std::int64_t long_run = 128;  // where the division for each run costs less than copies
+    if (const std::int64_t run = common_run(a, b); run >= long_run && y.direct()) {
+        const Single repeated = a.repeats_in_run()   ? Single::a
+                                : b.repeats_in_run() ? Single::b
+                                                     : Single::none;
+        parallel_for(out[0]->numel, grain, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin, n = 0; i < end; i += n) {
+                n = std::min(end - i, run - i % run);
+                loop(y.at(i), a.run_at(i), b.run_at(i), n, repeated);
+            }
         });
         return;
     }
@@ -94,33 +115,19 @@ template <class T, class F> void test(In in, Out out, const F& f) {
     });
 }
 
-template <class T>
-void select(const Source& condition, const Source& a, const Source& b, const Sink& y, std::int64_t numel) {
-    for_chunks(numel, [&](std::int64_t begin, std::int64_t n) {
-        Chunk buffer_c, buffer_a, buffer_b;
-        const std::uint8_t* c = condition.read_as<std::uint8_t>(begin, n, buffer_c);
-        const T* from_a = a.read_as<T>(begin, n, buffer_a);
-        const T* from_b = b.read_as<T>(begin, n, buffer_b);
-        T* to = y.open_as<T>(begin, buffer_a);
-        for (std::int64_t i = 0; i < n; ++i) to[i] = c[i] ? from_a[i] : from_b[i];
-        y.finish(begin, n, buffer_a);
-    });
-}
-
 // y = condition ? a : b on the bits of y's dtype.
 void select(const Tensor& condition, const Source& a, const Source& b, const Tensor& out) {
     const Source c(condition, out->shape, boolean);
     const Sink y(out, out->dtype);
-    switch (size_of(out->dtype)) {
-        case 1:
-            return select<std::uint8_t>(c, a, b, y, out->numel);
-        case 2:
-            return select<std::uint16_t>(c, a, b, y, out->numel);
-        case 4:
-            return select<std::uint32_t>(c, a, b, y, out->numel);
-        default:
-            return select<std::uint64_t>(c, a, b, y, out->numel);
-    }
+    const SelectLoop loop = active_loops().select[std::bit_width(size_of(out->dtype)) - 1];
+    const Single single = a.single() ? Single::a : Single::none;
+    for_chunks(out->numel, [&](std::int64_t begin, std::int64_t n) {
+        Chunk buffer_c, buffer_a, buffer_b;
+        const void* from_a = a.single() ? a.value() : a.read(begin, n, buffer_a);
+        loop(y.open(begin, buffer_a), c.read_as<std::uint8_t>(begin, n, buffer_c), from_a,
+             b.read(begin, n, buffer_b), n, single);
+        y.finish(begin, n, buffer_a);
+    });
 }
 
 // Finite values beyond the range of a 16-bit dtype become its lowest or highest finite number.

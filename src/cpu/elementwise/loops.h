@@ -49,6 +49,10 @@ enum class Single : std::uint8_t { none, a, b };
 using UnaryLoop = void (*)(void* dst, const void* x, std::int64_t n, double alpha, double beta);
 using BinaryLoop = void (*)(void* dst, const void* a, const void* b, std::int64_t n, Single single);
 
+// dst = condition ? a : b, elements of 1, 2, 4 or 8 bytes; `single` is none or a.
+using SelectLoop = void (*)(void* dst, const std::uint8_t* condition, const void* a, const void* b,
+                            std::int64_t n, Single single);
+
 // One parameter's update by an optimizer of kernels/optimizers.h; `multiplier` scales the gradient.
 template <class T> struct UpdateLoop {
     T* param;
@@ -92,19 +96,24 @@ template <class T> struct DroppedSumLoop {
 // 16 partial sums in float, which are added up in double.
 template <class T> struct RealLoops {
     double (*sum)(const T* x, std::int64_t n);
+    void (*row_sums)(double* dst, const T* x, std::int64_t rows, std::int64_t n);  // dst[i] = sum of row i
     double (*sum_squares)(const T* x, std::int64_t n);
     double (*dot)(const T* a, const T* b, std::int64_t n);
     T (*max)(const T* x, std::int64_t n);  // n > 0; NaN if any element is
     T (*min)(const T* x, std::int64_t n);
     // Sum of e^(x - shift), which also goes to dst unless it is null.
     double (*exp_sum)(T* dst, const T* x, std::int64_t n, T shift);
-    void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, T dot);           // y (g - dot)
+    // Of `rows` rows of n elements.
+    void (*softmax)(T* dst, const T* x, std::int64_t rows, std::int64_t n);
+    void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t rows,
+                         std::int64_t n);                                                  // y (g - sum(g y))
     void (*log_softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, double sum);  // g - e^y sum
     void (*clamp_grad)(T* dst, const T* g, const T* x, std::int64_t n, T low, T high);
     // By GateOp. The results may be operands.
     void (*gate[int(GateOp::count)])(T* y, const T* a, const T* b, std::int64_t n);
     void (*gate_grad[int(GateOp::count)])(T* da, T* db, const T* g, const T* a, const T* b, std::int64_t n);
-    void (*add_to_double)(double* dst, const T* x, std::int64_t n);  // dst += x
+    // dst[j] += x[i * stride + j] for i < rows and j < n, row after row.
+    void (*add_to_double)(double* dst, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n);
     void (*loss[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
     void (*loss_grad[int(LossOp::count)])(T* dst, const T* x, const T* target, std::int64_t n, T beta);
     // Whether every x * factor is finite.
@@ -130,6 +139,7 @@ struct Loops {
     // for most ops: their elements are converted in chunks before and after.
     UnaryLoop unary16[int(UnaryOp::count)][2];
     BinaryLoop binary16[int(BinaryOp::count)][2];
+    SelectLoop select[4];  // by the logarithm of the size
     std::int64_t (*sum_i64)(const std::int64_t* x, std::int64_t n);
     // words[4 * i + j] = word j of Philox block counter + i.
     void (*philox_blocks)(std::uint32_t* words, std::uint64_t key, std::uint64_t counter,

@@ -16,6 +16,8 @@
 #endif
 #pragma GCC diagnostic ignored "-Wpsabi"
 
+#include "cpu/elementwise/loops_rows.h"
+
 namespace mezzo::cpu {
 namespace {
 
@@ -110,6 +112,18 @@ template <class F, class T, class R> __attribute__((noinline)) void binary(void*
                                                     : Single::a);
 }
 
+template <class T> void select(void* dst, const std::uint8_t* condition, const void* pa, const void* pb,
+                               std::int64_t n, Single single) {
+    T* const to = static_cast<T*>(dst);
+    const T *const a = static_cast<const T*>(pa), *const b = static_cast<const T*>(pb);
+    if (single == Single::a) {
+        const T value = *a;
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = condition[i] ? value : b[i];
+    } else {
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = condition[i] ? a[i] : b[i];
+    }
+}
+
 // pow: a single operand is copied to all elements of a block, because compilers would turn the tests of a
 // value that is the same for all elements into branches outside of the loop.
 void power(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
@@ -128,96 +142,19 @@ void power(void* dst, const void* pa, const void* pb, std::int64_t n, Single sin
         MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) to[i] = math::pow(a[i], b[i]);
     }
 }
+// Small whole exponents are products, which keep the digits of all results that are not below the range.
 void power_scalar(void* dst, const void* x, std::int64_t n, double alpha, double) {
     const float exponent = float(alpha);
-    power(dst, x, &exponent, n, Single::b);
-}
-
-// ---- sums and extremes: several independent vectors at a time
-
-// Width of a sum: 64 bytes, but one register with AVX2, because gcc keeps twice as much in memory, at half
-// the speed.
-#if defined(__AVX2__) && !defined(__AVX512F__)
-inline constexpr int wide_bytes = 32;
-#else
-inline constexpr int wide_bytes = 64;
-#endif
-
-template <class T> struct Wide {
-    typedef T V __attribute__((vector_size(wide_bytes)));
-    static constexpr int lanes = wide_bytes / sizeof(T);
-};
-
-template <class T> MEZZO_HD typename Wide<T>::V load_wide(const T* p) {
-    typename Wide<T>::V v;
-    __builtin_memcpy(&v, p, sizeof v);
-    return v;
-}
-
-template <class T> MEZZO_HD double add_lanes(const typename Wide<T>::V& v) {
-    double total = 0;
-    for (int j = 0; j < Wide<T>::lanes; ++j) total += double(v[j]);
-    return total;
-}
-
-// The sum over i < n of term(i); vector_term(i) is the terms from i to i + lanes - 1 as a vector.
-template <class T, class VectorTerm, class Term>
-MEZZO_HD double accumulate(std::int64_t n, const VectorTerm vector_term, const Term term) {
-    constexpr std::int64_t lanes = Wide<T>::lanes, block = 64 * lanes;
-    double total = 0;
-    std::int64_t i = 0;
-    while (n - i >= lanes) {
-        const std::int64_t end = n - i < block ? n - (n - i) % lanes : i + block;
-        typename Wide<T>::V s0 = {}, s1 = {}, s2 = {}, s3 = {};
-        for (; i + 4 * lanes <= end; i += 4 * lanes) {
-            s0 += vector_term(i);
-            s1 += vector_term(i + lanes);
-            s2 += vector_term(i + 2 * lanes);
-            s3 += vector_term(i + 3 * lanes);
-        }
-        for (; i < end; i += lanes) s0 += vector_term(i);
-        s0 = (s0 + s1) + (s2 + s3);
-        total += add_lanes<T>(s0);
-    }
-    for (; i < n; ++i) total += double(term(i));
-    return total;
-}
-
-template <class T> double sum(const T* x, std::int64_t n) {
-    return accumulate<T>(
-        n, [x](std::int64_t i) { return load_wide(x + i); }, [x](std::int64_t i) { return x[i]; });
-}
-
-template <class T> double sum_squares(const T* x, std::int64_t n) {
-    const auto squares = [x](std::int64_t i) {
-        const typename Wide<T>::V v = load_wide(x + i);
-        return v * v;
-    };
-    return accumulate<T>(n, squares, [x](std::int64_t i) { return double(x[i]) * double(x[i]); });
-}
-
-template <class T> double dot(const T* a, const T* b, std::int64_t n) {
-    return accumulate<T>(
-        n, [=](std::int64_t i) { return load_wide(a + i) * load_wide(b + i); },
-        [=](std::int64_t i) { return double(a[i]) * double(b[i]); });
-}
-
-template <class T, bool largest> T extreme(const T* x, std::int64_t n) {
-    constexpr int lanes = 256 / sizeof(T);  // a plain array: compilers keep it in registers
-    const auto better = [](T a, T b) __attribute__((always_inline)) {
-        return (largest ? a > b : a < b) || a != a ? a : b;
-    };
-    T best = x[0];
-    std::int64_t i = 0;
-    if (n >= lanes) {
-        T lane[lanes];
-        for (int j = 0; j < lanes; ++j) lane[j] = x[j];
-        for (i = lanes; i + lanes <= n; i += lanes)
-            for (int j = 0; j < lanes; ++j) lane[j] = better(x[i + j], lane[j]);
-        for (int j = 0; j < lanes; ++j) best = better(lane[j], best);
-    }
-    for (; i < n; ++i) best = better(x[i], best);
-    return best;
+    float* const to = static_cast<float*>(dst);
+    const float* const from = static_cast<const float*>(x);
+    if (exponent == 2)
+        map(to, from, n, [](float v) { return v * v; });
+    else if (exponent == 3)
+        map(to, from, n, [](float v) { return v * v * v; });
+    else if (exponent == -1)
+        map(to, from, n, [](float v) { return 1 / v; });
+    else
+        power(dst, x, &exponent, n, Single::b);
 }
 
 #if MEZZO_ISA_WIDE_TYPES
@@ -228,28 +165,7 @@ std::int64_t sum_i64(const std::int64_t* x, std::int64_t n) {
 }
 #endif
 
-template <class T> void add_to_double(double* dst, const T* x, std::int64_t n) {
-    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] += double(x[i]);
-}
-
 // ---- rows
-
-template <class T> double exp_sum(T* dst, const T* x, std::int64_t n, T shift) {
-    constexpr std::int64_t block = 1024;
-    T buffer[block];
-    double total = 0;
-    for (std::int64_t i = 0; i < n; i += block) {
-        const std::int64_t count = n - i < block ? n - i : block;
-        T* const to = dst ? dst + i : buffer;
-        map(to, x + i, count, [shift](T v) { return math::exp(v - shift); });
-        total += sum(to, count);
-    }
-    return total;
-}
-
-template <class T> void softmax_grad(T* dst, const T* g, const T* y, std::int64_t n, T dot_g_y) {
-    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = y[i] * (g[i] - dot_g_y);
-}
 
 // e^y and 1 - e^y for y <= 0, both to the last bits, from one exponential.
 template <class T> struct ExpAndRest { T exp, rest; };
@@ -352,10 +268,6 @@ struct Bce {
 // its product 0 where x is infinite. The derivative sigmoid(x) - t is (1 - t) sigmoid(x) - t sigmoid(-x), in
 // which nothing cancels where sigmoid(x) rounds to 1.
 struct BceWithLogits {
-    template <class T> static MEZZO_HD T loss(T x, T t, T) {
-        const T weight = x > T(0) ? T(1) - t : -t;
-        return (weight == T(0) ? T(0) : weight * x) + math::log1p(math::exp(-math::abs(x)));
-    }
     template <class T> static MEZZO_HD T grad(T x, T t, T) {
         const T e = math::exp(-math::abs(x)), likely = T(1) / (T(1) + e), unlikely = e * likely;
         return x > T(0) ? (T(1) - t) * likely - t * unlikely : (T(1) - t) * unlikely - t * likely;
@@ -364,6 +276,20 @@ struct BceWithLogits {
 
 template <class Loss, class T> void loss(T* dst, const T* x, const T* t, std::int64_t n, T beta) {
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::loss(x[i], t[i], beta);
+}
+// In three loops, because gcc vectorises none that has both functions.
+template <class T> void bce_with_logits(T* dst, const T* x, const T* t, std::int64_t n, T) {
+    constexpr std::int64_t block = 256;
+    T rest[block];
+    for (std::int64_t begin = 0; begin < n; begin += block, dst += block, x += block, t += block) {
+        const std::int64_t count = n - begin < block ? n - begin : block;
+        map(rest, x, count, [](T v) { return math::exp(-math::abs(v)); });
+        map(rest, rest, count, [](T v) { return math::log1p(v); });
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) {
+            const T weight = x[i] > T(0) ? T(1) - t[i] : -t[i];
+            dst[i] = (weight == T(0) ? T(0) : weight * x[i]) + rest[i];
+        }
+    }
 }
 template <class Loss, class T> void loss_grad(T* dst, const T* x, const T* t, std::int64_t n, T beta) {
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::grad(x[i], t[i], beta);
@@ -401,18 +327,20 @@ template <class F, class T> constexpr BinaryLoop comparison = binary<F, T, bool>
 
 template <class T> constexpr RealLoops<T> real_loops = {
     sum<T>,
+    row_sums<T>,
     sum_squares<T>,
     dot<T>,
     extreme<T, true>,
     extreme<T, false>,
     exp_sum<T>,
+    softmax<T>,
     softmax_grad<T>,
     log_softmax_grad<T>,
     clamp_grad<T>,
     {gate<functors::glu, T>, gate<functors::swiglu, T>},
     {gate_grad<functors::glu, T>, gate_grad<functors::swiglu, T>},
     add_to_double<T>,
-    {loss<Mse, T>, loss<L1, T>, loss<SmoothL1, T>, loss<Huber, T>, loss<Bce, T>, loss<BceWithLogits, T>},
+    {loss<Mse, T>, loss<L1, T>, loss<SmoothL1, T>, loss<Huber, T>, loss<Bce, T>, bce_with_logits<T>},
     {loss_grad<Mse, T>, loss_grad<L1, T>, loss_grad<SmoothL1, T>, loss_grad<Huber, T>, loss_grad<Bce, T>,
      loss_grad<BceWithLogits, T>},
     all_finite<T>,
@@ -435,33 +363,35 @@ template <class F> constexpr void set_16bit(BinaryLoop (&loops)[2]) {
 }
 
 constexpr Loops make_loops() {
-    Loops loops = {{
+    Loops loops = {
+        {
 #define MEZZO_UNARY(name, cast, ints, save, gradient) MEZZO_TYPES_##ints(unary, functors::name),
 #define MEZZO_UNARY_SCALAR(name, cast, ints, save, gradient) MEZZO_TYPES_##ints(unary_scalar, functors::name),
 #include "mezzo/ops.def"
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
-                   },
-                   {
+        },
+        {
 #define MEZZO_BINARY(name, cast, ints, save, gradient_a, gradient_b) \
     MEZZO_TYPES_##ints(arithmetic, functors::name),
 #include "mezzo/ops.def"
 #undef MEZZO_BINARY
-                   },
-                   {
+        },
+        {
 #define MEZZO_COMPARE(name) MEZZO_TYPES_same(comparison, functors::name),
 #include "mezzo/ops.def"
 #undef MEZZO_COMPARE
-                   },
-                   real_loops<float>,
-                   {},
-                   {},
-                   {},
-                   {},
-                   philox_blocks,
-                   kept,
-                   dropout,
-                   box_muller};
+        },
+        real_loops<float>,
+        {},
+        {},
+        {},
+        {select<std::uint8_t>, select<std::uint16_t>, select<std::uint32_t>, select<std::uint64_t>},
+        {},
+        philox_blocks,
+        kept,
+        dropout,
+        box_muller};
 #if MEZZO_ISA_WIDE_TYPES
     loops.f64 = real_loops<double>;
     loops.sum_i64 = sum_i64;

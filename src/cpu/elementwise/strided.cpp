@@ -1,5 +1,7 @@
 #include "cpu/elementwise/strided.h"
 
+#include <limits>
+
 namespace mezzo::cpu {
 namespace {
 
@@ -128,6 +130,21 @@ void Source::finish() {
     for (int d = 0; d < layout_.dims; ++d)
         if (layout_.sizes[d] == 0) single_ = false;  // nothing to read
     if (single_) convert(base_, dtype_, value_, as_, 1);
+}
+
+std::int64_t Source::run() const {
+    if (direct_ || single_) return std::numeric_limits<std::int64_t>::max();
+    if (dense_ || dtype_ != as_ || layout_.strides[layout_.dims - 1] > 1) return 0;
+    return layout_.sizes[layout_.dims - 1];
+}
+
+const void* Source::run_at(std::int64_t begin) const {
+    if (single_) return value_;
+    if (direct_) return at(begin);
+    std::int64_t offset = 0;
+    for (int d = layout_.dims - 1; d >= 0; begin /= layout_.sizes[d--])
+        offset += begin % layout_.sizes[d] * layout_.strides[d];
+    return at(offset);
 }
 
 const void* Source::convert_to(std::int64_t begin, std::int64_t n, Chunk& buffer) const {

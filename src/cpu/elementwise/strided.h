@@ -102,6 +102,12 @@ public:
         return static_cast<const T*>(read(begin, n, buffer));
     }
 
+    // How many elements, from each multiple of it on, are either next to each other in memory, without a
+    // conversion, or one element repeated; 0 if there is no such length.
+    std::int64_t run() const;
+    bool repeats_in_run() const { return single_ || (!direct_ && layout_.strides[layout_.dims - 1] == 0); }
+    const void* run_at(std::int64_t begin) const;
+
 private:
     const void* convert_to(std::int64_t begin, std::int64_t n, Chunk& buffer) const;
     void finish();

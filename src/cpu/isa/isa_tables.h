@@ -94,6 +94,8 @@ struct GemmKernels {
 // [from][to] by convert_index(); the diagonal is null.
 struct ConvertKernels {
     void (*convert[3][3])(const void* src, void* dst, std::int64_t n);
+    // From small integers to float32: boolean, uint8, int32.
+    void (*to_float[3])(const void* src, void* dst, std::int64_t n);
 };
 
 // The dtypes that vectors convert among; -1: not by vectors.

@@ -190,7 +190,7 @@ std::vector<double> joined(const ChannelLayout& layout, const PartSums<R>& sums,
     std::vector<double> columns(std::size_t(layout.columns)), result(std::size_t(layout.channels));
     parallel_for(layout.columns, grain / (layout.parts + 1) + 1, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t part = 0; part < layout.parts; ++part)
-            real_loops<R>().add_to_double(columns.data() + first, sums.of(part, vector) + first,
+            real_loops<R>().add_to_double(columns.data() + first, sums.of(part, vector) + first, 1, 0,
                                           last - first);
     });
     if (layout.repeat == 1) return columns;

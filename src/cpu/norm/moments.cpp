@@ -30,8 +30,9 @@ template <class T> struct ProductOf {
         for (int lane = 1; lane < lanes; ++lane) products[0] = join(products[0], products[lane]);
         return products[0];
     }
-    static void join_row(A* products, const T* x, std::int64_t n) {
-        for (std::int64_t i = 0; i < n; ++i) products[i] = join(products[i], A(x[i]));
+    static void join_rows(A* products, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+        for (; rows > 0; --rows, x += stride)
+            for (std::int64_t i = 0; i < n; ++i) products[i] = join(products[i], A(x[i]));
     }
 };
 
@@ -73,14 +74,15 @@ template <class T> struct MomentsOf {
         }
         return {double(n), mean + off / double(n), total - off * off / double(n)};  // the mean was rounded
     }
-    static void join_row(A* moments, const T* x, std::int64_t n) {
-        for (std::int64_t i = 0; i < n; ++i) {
-            A& m = moments[i];
-            const double d = double(x[i]) - m.mean;
-            m.count += 1;
-            m.mean += d / m.count;
-            m.squares += d * (double(x[i]) - m.mean);
-        }
+    static void join_rows(A* moments, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+        for (; rows > 0; --rows, x += stride)
+            for (std::int64_t i = 0; i < n; ++i) {
+                A& m = moments[i];
+                const double d = double(x[i]) - m.mean;
+                m.count += 1;
+                m.mean += d / m.count;
+                m.squares += d * (double(x[i]) - m.mean);
+            }
     }
 };
 

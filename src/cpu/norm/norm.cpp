@@ -204,8 +204,7 @@ public:
             for (std::int64_t begin = first; begin < last; begin += chunk) {
                 const std::int64_t n = last - begin < chunk ? last - begin : chunk;
                 for (std::int64_t j = 0; j < n; ++j) total[j] = 0;
-                for (std::int64_t b = 0; b < blocks_; ++b)
-                    real_loops<T>().add_to_double(total, sums_.data() + b * width_ + i * m_.cols + begin, n);
+                real_loops<T>().add_to_double(total, sums_.data() + i * m_.cols + begin, blocks_, width_, n);
                 sink.store(begin, n, total);
             }
         });

@@ -6,6 +6,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/reduce/reduction.h"
+#include "cpu/reduce/rows.h"
 #include "kernels/matmul.h"
 #include "kernels/reduce.h"
 
@@ -18,23 +19,59 @@ template <class T> struct SumOf {
     using A = double;
     static A identity() { return 0; }
     static A part(const T* x, std::int64_t n) { return real_loops<T>().sum(x, n); }
+    static void parts(A* sums, const T* x, std::int64_t rows, std::int64_t n) {
+        real_loops<T>().row_sums(sums, x, rows, n);
+    }
     static A join(A a, A b) { return a + b; }
-    static void join_row(A* sums, const T* x, std::int64_t n) { real_loops<T>().add_to_double(sums, x, n); }
+    static void join_rows(A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+        real_loops<T>().add_to_double(sums, x, rows, stride, n);
+    }
 };
 template <> struct SumOf<std::int64_t> {
     using A = std::int64_t;
     static A identity() { return 0; }
     static A part(const std::int64_t* x, std::int64_t n) { return active_loops().sum_i64(x, n); }
     static A join(A a, A b) { return A(std::uint64_t(a) + std::uint64_t(b)); }
-    static void join_row(A* sums, const std::int64_t* x, std::int64_t n) {
-        for (std::int64_t i = 0; i < n; ++i) sums[i] = join(sums[i], x[i]);
+    static void join_rows(A* sums, const std::int64_t* x, std::int64_t rows, std::int64_t stride,
+                          std::int64_t n) {
+        for (; rows > 0; --rows, x += stride)
+            for (std::int64_t i = 0; i < n; ++i) sums[i] = join(sums[i], x[i]);
     }
 };
-template <class T> struct SquaresOf : SumOf<T> {
+// The number of true elements. Eight at a time, whose counts are bytes of a word.
+template <> struct SumOf<bool> {
+    using A = std::int64_t;
+    static A identity() { return 0; }
+    static A part(const bool* x, std::int64_t n) {
+        A total = 0;
+        std::int64_t i = 0;
+        while (i + 8 <= n) {
+            std::uint64_t counts = 0;
+            for (int k = 0; k < 255 && i + 8 <= n; ++k, i += 8) {
+                std::uint64_t word;
+                std::memcpy(&word, x + i, sizeof word);
+                counts += word;
+            }
+            const std::uint64_t pairs = (counts & 0x00ff00ff00ff00ffu) + (counts >> 8 & 0x00ff00ff00ff00ffu);
+            total += A(pairs * 0x0001000100010001u >> 48);
+        }
+        for (; i < n; ++i) total += x[i];
+        return total;
+    }
+    static A join(A a, A b) { return a + b; }
+    static void join_rows(A* sums, const bool* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+        for (; rows > 0; --rows, x += stride)
+            for (std::int64_t i = 0; i < n; ++i) sums[i] += x[i];
+    }
+};
+template <class T> struct SquaresOf {
     using A = double;
+    static A identity() { return 0; }
+    static A join(A a, A b) { return a + b; }
     static A part(const T* x, std::int64_t n) { return sum_of_squares(x, n); }
-    static void join_row(A* sums, const T* x, std::int64_t n) {
-        for (std::int64_t i = 0; i < n; ++i) sums[i] += double(x[i]) * double(x[i]);
+    static void join_rows(A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+        for (; rows > 0; --rows, x += stride)
+            for (std::int64_t i = 0; i < n; ++i) sums[i] += double(x[i]) * double(x[i]);
     }
 };
 template <class T, bool largest> struct ExtremeOf {
@@ -56,12 +93,13 @@ template <class T, bool largest> struct ExtremeOf {
         }
     }
     static A join(A a, A b) { return (largest ? a > b : a < b) || a != a ? a : b; }
-    static void join_row(A* sums, const T* x, std::int64_t n) {
+    static void join_rows(A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
         const auto loop = largest ? BinaryOp::maximum : BinaryOp::minimum;
         const Compute compute = std::is_same_v<T, float>    ? Compute::f32
                                 : std::is_same_v<T, double> ? Compute::f64
                                                             : Compute::i64;
-        active_loops().binary[int(loop)][int(compute)](sums, sums, x, n, Single::none);
+        for (; rows > 0; --rows, x += stride)
+            active_loops().binary[int(loop)][int(compute)](sums, sums, x, n, Single::none);
     }
 };
 
@@ -71,68 +109,91 @@ template <bool largest> void extreme(In in, const Axes& axes, Out out) {
     });
 }
 
-template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, const Tensor& y) {
-    std::int64_t outer = 1, inner = 1;
-    for (int d = 0; d < x->shape.size(); ++d)
-        if (d != dim) (d < dim ? outer : inner) *= x->shape[d];
-    const std::int64_t length = dim < x->shape.size() ? x->shape[dim] : 1;
-    auto* const result = reinterpret_cast<std::int64_t*>(y->bytes());
-    parallel_for(outer * inner, grain / (length + 1) + 1, [&](std::int64_t first, std::int64_t last) {
-        Chunk buffer;
-        for (std::int64_t item = first; item < last; ++item) {
-            StridedLayout line;
-            line.add(length, inner);
-            const char* base =
-                x->bytes() + (item / inner * length * inner + item % inner) * std::int64_t(size_of(x->dtype));
-            const Source source(base, x->dtype, line, dtype_of<T>());
-            T best = T();
-            std::int64_t index = -1;
-            for (std::int64_t i = 0; i < length; i += chunk) {
-                const std::int64_t n = length - i < chunk ? length - i : chunk;
-                const T* v = source.template read_as<T>(i, n, buffer);
-                for (std::int64_t j = 0; j < n && !(best != best); ++j)
-                    if (index < 0 || (largest ? v[j] > best : v[j] < best) || v[j] != v[j]) {
-                        best = v[j];
-                        index = i + j;
-                    }
-            }
-            result[item] = index;
+// Index of the first of the largest elements, or of the first NaN. Only the chunk that has it is searched.
+template <bool largest, class T> std::int64_t index_of_extreme(const T* x, std::int64_t n) {
+    const auto better = [](T a, T b) { return (largest ? a > b : a < b) | ((a != a) & (b == b)); };
+    if (n < 32) {
+        std::int64_t best = 0;
+        for (std::int64_t i = 1; i < n; ++i) best = better(x[i], x[best]) ? i : best;
+        return best;
+    }
+    using R = ExtremeOf<T, largest>;
+    std::int64_t chunk_of_best = 0;
+    T best = R::part(x, std::min(n, chunk));
+    for (std::int64_t i = chunk; i < n && best == best; i += chunk) {
+        const T other = R::part(x + i, std::min(n - i, chunk));
+        if (better(other, best)) {
+            best = other;
+            chunk_of_best = i;
         }
+    }
+    std::int64_t i = chunk_of_best;
+    while (best == best ? x[i] != best : x[i] == x[i]) ++i;
+    return i;
+}
+
+template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, const Tensor& y) {
+    const Lines lines(x->shape.size() == 0 ? Shape{1} : x->shape, dim);
+    auto* const result = reinterpret_cast<std::int64_t*>(y->bytes());
+    for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
+        const T* const rows = Rows<T>(x, lines, first, count).read(0);
+        for (std::int64_t i = 0; i < count; ++i)
+            result[first + i] = index_of_extreme<largest>(rows + i * lines.length, lines.length);
     });
 }
 
-// Divides the gradient of a maximum among the equal elements. `position` is the index in y of each element's
-// maximum: the offsets of y, broadcast to x's shape.
+// Divides the gradient of a maximum among the equal elements of its line. x == y is false for NaN: if the
+// maximum is NaN, so is the gradient of all elements that it was taken of.
+template <class T> void amax_grad_lines(const Tensor& g, const Tensor& x, const Tensor& y, const Lines& lines,
+                                        const Tensor& result) {
+    const Source gs(g, g->shape, dtype_of<T>()), ys(y, y->shape, dtype_of<T>());
+    const std::int64_t n = lines.length;
+    for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
+        Chunk of_g, of_y;
+        const Rows<T> to(result, lines, first, count);
+        const T* from = Rows<T>(x, lines, first, count).read(0);
+        T* const opened = to.open(1);
+        T* row = opened;
+        for (std::int64_t i = 0; i < count; ++i, from += n, row += n) {
+            const T largest = *ys.template read_as<T>(first + i, 1, of_y);
+            std::int64_t ties = 0;
+            for (std::int64_t j = 0; j < n; ++j) ties += from[j] == largest;
+            const T part = *gs.template read_as<T>(first + i, 1, of_g) / T(ties);
+            const T rest = largest == largest ? T(0) : largest;
+            for (std::int64_t j = 0; j < n; ++j) row[j] = from[j] == largest ? part : rest;
+        }
+        to.close(opened);
+    });
+}
+
+// g and y have size 1 where a dimension was reduced.
 template <class T> void amax_grad(In in, Out out) {
     const Tensor &g = in[0], &x = in[1], &y = in[2];
-    std::vector<std::int64_t> ties(std::size_t(y->numel), 0), positions(std::size_t(y->numel));
-    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = std::int64_t(i);
-    StridedLayout layout(x->shape, y->shape, contiguous_strides(y->shape));
-    const Source position(positions.data(), int64, layout, int64);
-    const Source xs(x, x->shape, dtype_of<T>()), ys(y, x->shape, dtype_of<T>()),
-        gs(g, x->shape, dtype_of<T>());
-    const Sink sink(out[0], dtype_of<T>());
-    const auto tie = [](T a, T b) {
-        return a == b;
-    };  // false for NaN: if the maximum is NaN, so is the gradient of all elements that it was taken of
-    Chunk px, py, pg, pp;
-    for (const bool counting : {true, false})
-        for (std::int64_t i = 0; i < x->numel; i += chunk) {
-            const std::int64_t n = x->numel - i < chunk ? x->numel - i : chunk;
-            const T *vx = xs.template read_as<T>(i, n, px), *vy = ys.template read_as<T>(i, n, py);
-            const std::int64_t* at = position.read_as<std::int64_t>(i, n, pp);
-            if (counting) {
-                for (std::int64_t j = 0; j < n; ++j) ties[std::size_t(at[j])] += tie(vx[j], vy[j]);
-                continue;
+    const int missing = x->shape.size() - y->shape.size();
+    Axes axes;
+    for (int d = 0; d < x->shape.size(); ++d)
+        if (d < missing || y->shape[d - missing] != x->shape[d]) axes.push_back(d);
+    const Groups groups(x->shape, axes);
+    int lines_at = -1, reduced = 0;
+    for (int i = 0; i < groups.count; ++i)
+        if (groups.reduced[i]) lines_at = i, ++reduced;
+    if (reduced <= 1) {
+        Shape shape{1, 1, 1};
+        for (int i = 0; i < groups.count; ++i)
+            shape[lines_at < 0 || i < lines_at ? 0 : i == lines_at ? 1 : 2] *= groups.size[i];
+        return amax_grad_lines<T>(g, x, y, Lines(shape, 1), out[0]);
+    }
+    Shape shape, order;  // the dimensions that are reduced last
+    for (const bool last : {false, true})
+        for (int i = 0; i < groups.count; ++i)
+            if (groups.reduced[i] == last) {
+                shape.push_back(groups.size[i]);
+                order.push_back(groups.stride[i]);
             }
-            const T* vg = gs.template read_as<T>(i, n, pg);
-            T* result = sink.template open_as<T>(i, px);
-            for (std::int64_t j = 0; j < n; ++j)
-                result[j] = tie(vx[j], vy[j]) ? vg[j] / T(ties[std::size_t(at[j])])
-                            : vy[j] != vy[j]  ? vy[j]
-                                              : T(0);
-            sink.finish(i, n, px);
-        }
+    const Tensor rows = empty(shape, {.dtype = x->dtype}), result = empty(shape, {.dtype = out[0]->dtype});
+    copy_strided(shape, rows->bytes(), rows->strides, x->bytes(), order, size_of(x->dtype));
+    amax_grad_lines<T>(g, rows, y, Lines({groups.kept, groups.removed}, 1), result);
+    copy_strided(shape, out[0]->bytes(), order, result->bytes(), result->strides, size_of(out[0]->dtype));
 }
 
 }  // namespace
@@ -146,6 +207,8 @@ struct Quotient {
 };
 
 void sum(In in, const kernels::Sum& at, Out out) {
+    if (in[0]->dtype == boolean && out[0]->dtype == int64)
+        return reduce<SumOf<bool>, bool>(in[0], at.axes, out[0], [](std::int64_t total) { return total; });
     // Integers with a floating result are summed in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {

@@ -1,8 +1,10 @@
 // Reductions over any dimensions in a fixed order. Partial results are those of fixed blocks of the input and
 // are combined in order, so that any number of threads gives the same bits. A reduction R of elements T, with
 // partial results of type R::A, has
-//   A identity(); A part(const T* x, n > 0); A join(A, A); void join_row(A* sums, const T* x, n): element by
-//   element
+//   A identity(); A part(const T* x, n > 0); A join(A, A);
+//   void join_rows(A* sums, const T* x, rows, stride, n): joins elements [i * stride, i * stride + n) of x to
+//   the n sums, for each i < rows
+// and maybe void parts(A* results, const T* x, rows, n), which is part() of each row.
 // finish() converts the last A to the result's value.
 #pragma once
 
@@ -39,6 +41,10 @@ void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const 
         rows * parts,
         length == 0 ? rows + 1 : grain / (length < reduction_block ? length : reduction_block) + 1,
         [&](std::int64_t first, std::int64_t last) {
+            if constexpr (requires { &R::parts; })
+                if (x.direct() && parts == 1 && length > 0)
+                    return R::parts(results.data() + first, reinterpret_cast<const T*>(x.at(first * length)),
+                                    last - first, length);
             Chunk buffer;
             for (std::int64_t item = first; item < last; ++item) {
                 const std::int64_t row = item / parts, from = item % parts * reduction_block;
@@ -65,30 +71,35 @@ void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const 
     write(y, 0, rows, results.data(), finish);
 }
 
+// Joins rows of x, which begin at element `begin` and have `cols` elements, to sums.
+template <class R, class T> void join_rows(const Source& x, std::int64_t begin, std::int64_t rows,
+                                           std::int64_t cols, typename R::A* sums) {
+    if (x.direct()) return R::join_rows(sums, reinterpret_cast<const T*>(x.at(begin)), rows, cols, cols);
+    Chunk buffer;
+    const std::int64_t together = std::max<std::int64_t>(1, chunk / cols);  // rows in a chunk
+    for (std::int64_t i = 0; i < rows; i += together)
+        for (std::int64_t j = 0; j < cols; j += chunk) {
+            const std::int64_t height = std::min(together, rows - i), n = std::min(chunk, cols - j);
+            const T* const p = x.template read_as<T>(begin + i * cols + j, (height - 1) * cols + n, buffer);
+            R::join_rows(sums + j, p, height, cols, n);
+        }
+}
+
 // Reduces one block of rows of x[rows, cols] into sums[cols]. If rows are short, `fold` of them are treated
 // as one long row, whose parts are combined at the end.
 template <class R, class T> void reduce_block(const Source& x, std::int64_t begin, std::int64_t rows,
                                               std::int64_t cols, typename R::A* sums) {
     using A = typename R::A;
-    Chunk buffer;
     A folded[256];
     const std::int64_t fold = cols <= 32 ? 256 / cols : 1;
-    if (fold < 2 || rows < 2 * fold) {
-        for (std::int64_t i = 0; i < rows; ++i)
-            for (std::int64_t j = 0; j < cols; j += chunk) {
-                const std::int64_t n = cols - j < chunk ? cols - j : chunk;
-                R::join_row(sums + j, x.template read_as<T>((begin + i) * cols + j, n, buffer), n);
-            }
-        return;
-    }
-    A* const wide = folded;
-    for (std::int64_t j = 0; j < fold * cols; ++j) wide[j] = R::identity();
-    for (std::int64_t i = 0; i < rows; i += fold) {
-        const std::int64_t n = (rows - i < fold ? rows - i : fold) * cols;
-        R::join_row(wide, x.template read_as<T>((begin + i) * cols, n, buffer), n);
-    }
+    if (fold < 2 || rows < 2 * fold) return join_rows<R, T>(x, begin * cols, rows, cols, sums);
+    const std::int64_t width = fold * cols;
+    for (std::int64_t j = 0; j < width; ++j) folded[j] = R::identity();
+    join_rows<R, T>(x, begin * cols, rows / fold, width, folded);
+    const std::int64_t rest = rows % fold * cols;
+    if (rest > 0) join_rows<R, T>(x, (begin + rows) * cols - rest, 1, rest, folded);
     for (std::int64_t i = 0; i < fold; ++i)
-        for (std::int64_t j = 0; j < cols; ++j) sums[j] = R::join(sums[j], wide[i * cols + j]);
+        for (std::int64_t j = 0; j < cols; ++j) sums[j] = R::join(sums[j], folded[i * cols + j]);
 }
 
 // y[o, j] = the reduction over i of x[o, i, j].

@@ -44,11 +44,15 @@ template <class K> struct Entry {
     std::int64_t position;
 };
 
-// Stable. Long lines take one pass per byte in which keys differ, short ones a comparison sort.
+template <class K> bool operator<(const Entry<K>& a, const Entry<K>& b) {
+    return a.key != b.key ? a.key < b.key : a.position < b.position;
+}
+
+// Entries that come in the order of their positions. Long lines take one pass per byte in which keys differ,
+// short ones a comparison sort.
 template <class K> void sort_entries(std::vector<Entry<K>>& entries, std::vector<Entry<K>>& other) {
-    const auto less = [](const Entry<K>& a, const Entry<K>& b) { return a.key < b.key; };
     if (entries.size() < 512) {
-        std::stable_sort(entries.begin(), entries.end(), less);
+        std::sort(entries.begin(), entries.end());
         return;
     }
     other.resize(entries.size());
@@ -68,14 +72,47 @@ template <class K> void sort_entries(std::vector<Entry<K>>& entries, std::vector
     }
 }
 
-// The entries in front of the others, in order.
-template <class K> void take_first(std::vector<Entry<K>>& entries, std::int64_t k) {
-    const auto less = [](const Entry<K>& a, const Entry<K>& b) {
-        return a.key != b.key ? a.key < b.key : a.position < b.position;
-    };
+constexpr std::int64_t block = 64;  // elements that are compared together
+
+// Keeps the k entries in front of the others, in order.
+template <class K> void keep_first(std::vector<Entry<K>>& entries, std::int64_t k) {
     const auto middle = entries.begin() + k;
-    if (middle != entries.end()) std::nth_element(entries.begin(), middle, entries.end(), less);
-    std::sort(entries.begin(), middle, less);
+    if (middle != entries.end()) std::nth_element(entries.begin(), middle - 1, entries.end());
+    entries.erase(middle, entries.end());
+}
+
+// The first k > 0 of key(0) to key(length - 1), in order. What is behind the k-th of those seen before is
+// passed over, which are nearly all keys of a long line. behind(j, last) is how many elements from j on are
+// certain to be behind element `last`, which may be 0.
+template <class K, class F, class B> void select_first(std::vector<Entry<K>>& entries, std::int64_t length,
+                                                       std::int64_t k, const F& key, const B& behind) {
+    const std::size_t most = std::size_t(std::min(length, 2 * k + 64));
+    entries.clear();
+    K limit = std::numeric_limits<K>::max();
+    std::int64_t last = -1;  // the k-th
+    for (std::int64_t j = 0; j < length;) {
+        if (last >= 0) j += behind(j, last);
+        for (const std::int64_t end = std::min(length, j + block); j < end; ++j) {
+            const K next = key(j);
+            if (last >= 0 && next >= limit) continue;
+            entries.push_back({next, j});
+            if (entries.size() < most) continue;
+            keep_first(entries, k);
+            limit = entries.back().key;
+            last = entries.back().position;
+        }
+    }
+    keep_first(entries, k);
+    std::sort(entries.begin(), entries.end());
+}
+
+// How many elements of x from j on are not in front of element `last`, in whole blocks.
+std::int64_t behind(const float* x, std::int64_t j, std::int64_t n, std::int64_t last, bool descending) {
+    const RealLoops<float>& loops = real_loops<float>();
+    const std::int64_t first = j;
+    for (; j + block <= n; j += block)
+        if (!(descending ? loops.max(x + j, block) <= x[last] : loops.min(x + j, block) >= x[last])) break;
+    return j - first;
 }
 
 // Writes the positions of the first k elements of each line along dim.
@@ -90,15 +127,22 @@ void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, c
         std::vector<Entry<K>> entries, other;
         for (std::int64_t line = begin; line < end; ++line) {
             const std::int64_t o = line / inner, i = line % inner;
-            entries.resize(std::size_t(length));
-            for (std::int64_t j = 0; j < length; ++j) {
-                const K key = key_of<K>(comparable(from[(o * length + j) * inner + i]));
-                entries[std::size_t(j)] = {descending ? K(~key) : key, j};
-            }
-            if (k < length / 4)
-                take_first(entries, k);
-            else
+            const auto key = [&](std::int64_t j) {
+                const K up = key_of<K>(comparable(from[(o * length + j) * inner + i]));
+                return descending ? K(~up) : up;
+            };
+            if (k == 0) continue;
+            if (k < length / 4) {
+                select_first(entries, length, k, key, [&](std::int64_t j, std::int64_t last) {
+                    if constexpr (std::is_same_v<T, float>)
+                        if (inner == 1) return behind(from + o * length, j, length, last, descending);
+                    return std::int64_t(0);
+                });
+            } else {
+                entries.resize(std::size_t(length));
+                for (std::int64_t j = 0; j < length; ++j) entries[std::size_t(j)] = {key(j), j};
                 sort_entries(entries, other);
+            }
             for (std::int64_t j = 0; j < k; ++j)
                 to[(o * k + j) * inner + i] = entries[std::size_t(j)].position;
         }

@@ -1,0 +1,197 @@
+// Sums, extremes and exponentials of rows, several independent vectors at a time; a part of loops_kernel.h.
+#pragma once
+
+#include "cpu/elementwise/loops.h"
+#include "kernels/functors.h"
+
+namespace mezzo::cpu {
+namespace {
+
+// Width of a sum: 64 bytes, but one register with AVX2, because gcc keeps twice as much in memory, at half
+// the speed.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+inline constexpr int wide_bytes = 32;
+#else
+inline constexpr int wide_bytes = 64;
+#endif
+
+template <class T> struct Wide {
+    typedef T V __attribute__((vector_size(wide_bytes)));
+    static constexpr int lanes = wide_bytes / sizeof(T);
+};
+
+template <class T> MEZZO_HD typename Wide<T>::V load_wide(const T* p) {
+    typename Wide<T>::V v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
+// A vector of doubles, and of as many T.
+template <class T> struct Doubles {
+    static constexpr int lanes = wide_bytes / sizeof(double);
+    typedef double V __attribute__((vector_size(wide_bytes)));
+    typedef T Source __attribute__((vector_size(lanes * sizeof(T))));
+};
+
+template <class T> MEZZO_HD void add_converted(typename Doubles<T>::V& total, const T* x) {
+    typename Doubles<T>::Source v;
+    __builtin_memcpy(&v, x, sizeof v);
+    total += __builtin_convertvector(v, typename Doubles<T>::V);
+}
+
+template <class T> MEZZO_HD double add_lanes(const typename Wide<T>::V& v) {
+    using Part = Doubles<T>;
+    T lanes[Wide<T>::lanes];
+    __builtin_memcpy(lanes, &v, sizeof lanes);
+    typename Part::V total = {};
+    for (int j = 0; j < Wide<T>::lanes; j += Part::lanes) add_converted<T>(total, lanes + j);
+    double sum = (total[0] + total[2]) + (total[1] + total[3]);
+    if constexpr (Part::lanes == 8) sum += (total[4] + total[6]) + (total[5] + total[7]);
+    return sum;
+}
+
+// The sum over i < n of term(i); vector_term(i) is the terms from i to i + lanes - 1 as a vector.
+template <class T, class VectorTerm, class Term>
+MEZZO_HD double accumulate(std::int64_t n, const VectorTerm vector_term, const Term term) {
+    constexpr std::int64_t lanes = Wide<T>::lanes, block = 64 * lanes;
+    double total = 0;
+    std::int64_t i = 0;
+    while (n - i >= lanes) {
+        const std::int64_t end = n - i < block ? n - (n - i) % lanes : i + block;
+        typename Wide<T>::V s0 = {}, s1 = {}, s2 = {}, s3 = {};
+        for (; i + 4 * lanes <= end; i += 4 * lanes) {
+            s0 += vector_term(i);
+            s1 += vector_term(i + lanes);
+            s2 += vector_term(i + 2 * lanes);
+            s3 += vector_term(i + 3 * lanes);
+        }
+        for (; i < end; i += lanes) s0 += vector_term(i);
+        s0 = (s0 + s1) + (s2 + s3);
+        total += add_lanes<T>(s0);
+    }
+    for (; i < n; ++i) total += double(term(i));
+    return total;
+}
+
+template <class T> double sum(const T* x, std::int64_t n) {
+    return accumulate<T>(
+        n, [x](std::int64_t i) { return load_wide(x + i); }, [x](std::int64_t i) { return x[i]; });
+}
+
+template <class T> void row_sums(double* dst, const T* x, std::int64_t rows, std::int64_t n) {
+    for (std::int64_t i = 0; i < rows; ++i) dst[i] = sum(x + i * n, n);
+}
+
+template <class T> double sum_squares(const T* x, std::int64_t n) {
+    const auto squares = [x](std::int64_t i) {
+        const typename Wide<T>::V v = load_wide(x + i);
+        return v * v;
+    };
+    return accumulate<T>(n, squares, [x](std::int64_t i) { return double(x[i]) * double(x[i]); });
+}
+
+template <class T> double dot(const T* a, const T* b, std::int64_t n) {
+    return accumulate<T>(
+        n, [=](std::int64_t i) { return load_wide(a + i) * load_wide(b + i); },
+        [=](std::int64_t i) { return double(a[i]) * double(b[i]); });
+}
+
+template <class T>
+MEZZO_HD void add_rows_to_double(double* dst, const T* x, int rows, std::int64_t stride, std::int64_t n) {
+    constexpr std::int64_t lanes = Doubles<T>::lanes;
+    std::int64_t j = 0;
+    for (; j + 4 * lanes <= n; j += 4 * lanes) {
+        typename Doubles<T>::V a, b, c, d;
+        __builtin_memcpy(&a, dst + j, sizeof a);
+        __builtin_memcpy(&b, dst + j + lanes, sizeof b);
+        __builtin_memcpy(&c, dst + j + 2 * lanes, sizeof c);
+        __builtin_memcpy(&d, dst + j + 3 * lanes, sizeof d);
+        for (int i = 0; i < rows; ++i) {
+            const T* const row = x + i * stride + j;
+            add_converted<T>(a, row);
+            add_converted<T>(b, row + lanes);
+            add_converted<T>(c, row + 2 * lanes);
+            add_converted<T>(d, row + 3 * lanes);
+        }
+        __builtin_memcpy(dst + j, &a, sizeof a);
+        __builtin_memcpy(dst + j + lanes, &b, sizeof b);
+        __builtin_memcpy(dst + j + 2 * lanes, &c, sizeof c);
+        __builtin_memcpy(dst + j + 3 * lanes, &d, sizeof d);
+    }
+    for (; j < n; ++j)
+        for (int i = 0; i < rows; ++i) dst[j] += double(x[i * stride + j]);
+}
+// dst[j] += x[i * stride + j] for i < rows, in their order; eight rows at a time, so that the sums are loaded
+// and stored less often.
+template <class T>
+void add_to_double(double* dst, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+    constexpr int together = 8;
+    for (; rows >= together; rows -= together, x += together * stride)
+        add_rows_to_double(dst, x, together, stride, n);
+    for (; rows > 0; --rows, x += stride) add_rows_to_double(dst, x, 1, stride, n);
+}
+
+template <class T, bool largest> MEZZO_HD T better(T a, T b) {
+    return (largest ? a > b : a < b) || a != a ? a : b;
+}
+template <class T, bool largest>
+MEZZO_HD void take_better(typename Wide<T>::V& best, const typename Wide<T>::V& x) {
+    best = ((largest ? x > best : x < best) | (x != x)) ? x : best;
+}
+template <class T, bool largest> MEZZO_HD T extreme(const T* x, std::int64_t n) {
+    constexpr std::int64_t lanes = Wide<T>::lanes;
+    T part[lanes];
+    if (n < lanes) {
+        T best = x[0];
+        for (std::int64_t i = 1; i < n; ++i) best = better<T, largest>(x[i], best);
+        return best;
+    }
+    typename Wide<T>::V v0 = load_wide(x), v1 = v0, v2 = v0, v3 = v0;
+    std::int64_t i = 0;
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+        take_better<T, largest>(v0, load_wide(x + i));
+        take_better<T, largest>(v1, load_wide(x + i + lanes));
+        take_better<T, largest>(v2, load_wide(x + i + 2 * lanes));
+        take_better<T, largest>(v3, load_wide(x + i + 3 * lanes));
+    }
+    for (; i + lanes <= n; i += lanes) take_better<T, largest>(v0, load_wide(x + i));
+    take_better<T, largest>(v1, load_wide(x + n - lanes));  // some elements a second time
+    take_better<T, largest>(v0, v1);
+    take_better<T, largest>(v2, v3);
+    take_better<T, largest>(v0, v2);
+    for (int j = 0; j < lanes; ++j) part[j] = v0[j];
+    for (int width = lanes / 2; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) part[j] = better<T, largest>(part[j + width], part[j]);
+    return part[0];
+}
+
+template <class T> MEZZO_HD double exp_sum(T* dst, const T* x, std::int64_t n, T shift) {
+    constexpr std::int64_t block = 1024;
+    T buffer[block];
+    double total = 0;
+    for (std::int64_t i = 0; i < n; i += block) {
+        const std::int64_t count = n - i < block ? n - i : block;
+        T* const to = dst ? dst + i : buffer;
+        MEZZO_VECTOR_LOOP for (std::int64_t j = 0; j < count; ++j) to[j] =
+            functors::math::exp(x[i + j] - shift);
+        total += sum(to, count);
+    }
+    return total;
+}
+
+template <class T> void softmax(T* dst, const T* x, std::int64_t rows, std::int64_t n) {
+    for (std::int64_t row = 0; row < rows; ++row, x += n, dst += n) {
+        const T factor = T(1 / exp_sum(dst, x, n, extreme<T, true>(x, n)));
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] *= factor;
+    }
+}
+
+template <class T> void softmax_grad(T* dst, const T* g, const T* y, std::int64_t rows, std::int64_t n) {
+    for (std::int64_t row = 0; row < rows; ++row, g += n, y += n, dst += n) {
+        const T dot_g_y = T(dot(g, y, n));
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = y[i] * (g[i] - dot_g_y);
+    }
+}
+
+}  // namespace
+}  // namespace mezzo::cpu
