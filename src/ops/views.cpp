@@ -71,8 +71,8 @@ Tensor slice_grad(const Tensor& g, const SliceAt& at) {
     return record_view(slice_grad_op, g, at, full);
 }
 
-// The gradient of x from that of a part. Where x has a gradient already, g is added to its part, so that all
-// parts of x share one gradient.
+// The gradient of x from that of a part. It is added to the part of x's gradient if there is one already, so
+// that all parts of x share one gradient.
 Tensor part_grad(const Node& c, const SliceAt& at, const Tensor& g) {
     Tensor sum = g.dtype() == float32 ? c.accumulator(0) : Tensor();
     const bool is_leaf = sum.defined();

@@ -1,5 +1,5 @@
-// Conversions among float16, bfloat16 and float32, and from small integers, one source for all instruction sets. The including file
-// defines MEZZO_LANES. Everything has internal linkage; vector.h says why.
+// Conversions among float16, bfloat16 and float32, and from small integers to float32, one source for all
+// instruction sets. The including file defines MEZZO_LANES. Everything has internal linkage; vector.h says why.
 #pragma once
 
 #include "cpu/isa/isa_tables.h"
