@@ -1,5 +1,6 @@
 // Conversions among float16, bfloat16 and float32, and from small integers to float32, one source for all
-// instruction sets. The including file defines MEZZO_LANES. Everything has internal linkage; vector.h says why.
+// instruction sets. The including file defines MEZZO_LANES. Everything has internal linkage, for the reason
+// in vector.h.
 #pragma once
 
 #include "cpu/isa/isa_tables.h"

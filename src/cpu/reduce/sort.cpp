@@ -81,8 +81,8 @@ template <class K> void keep_first(std::vector<Entry<K>>& entries, std::int64_t 
     entries.erase(middle, entries.end());
 }
 
-// The first k > 0 of key(0) to key(length - 1), in order. Keys behind the k-th of those seen before are passed
-// over: nearly all keys of a long line. behind(j, last) is how many elements from j on are
+// The first k > 0 of key(0) to key(length - 1), in order. Keys behind the k-th of those seen before, nearly
+// all of a long line, are passed over. behind(j, last) is how many elements from j on are
 // certain to be behind element `last`, which may be 0.
 template <class K, class F, class B> void select_first(std::vector<Entry<K>>& entries, std::int64_t length,
                                                        std::int64_t k, const F& key, const B& behind) {
