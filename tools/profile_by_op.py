@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Groups the symbols of a `perf record` of build/tools/bench by op: share of the samples, and milliseconds of a step.
+"""Groups the symbols of a `perf record` of build/tools/bench by op: share of the samples, and milliseconds of a step. Fails if a group that
+every BERT step has is empty, which says that its kernels have other names now.
 
 perf record -D 2500 -e cpu-clock -F 2000 build/tools/bench --case bert6 --precision bfloat16 --threads 1 --seconds 10
-tools/profile_by_op.py [--data perf.data] [--step-ms 180]
+tools/profile_by_op.py [--data perf.data] [--step-ms 180] [--any-case]
 
 The first seconds, in which parameters are made and memory comes from the system, are not recorded. Symbols that are not listed here
 are the last lines, so that a new kernel does not hide. Making the parameters is not part of a step and left out.
@@ -10,24 +11,36 @@ are the last lines, so that a new kernel does not hide. Making the parameters is
 import argparse
 import re
 import subprocess
+import sys
 
 from ranges import SECONDS
 
-GROUPS = (  # the first that matches; functions that several ops share stand alone
+# The first that matches; a group without a name is left out. tests/tools/profile_groups_test.py finds every kernel of every
+# instruction set in one of these.
+GROUPS = (
     ("", r"box_muller|::normal<|from_words|functors.*::log,"),
-    ("products on tiles", r"Plane|OfTwo|OfThree|finish_rows|finish_whole|pack_tile|pack<(true|false)"),
-    ("attention", r"Forward::|Backward::|softmax|row_dots|Mask::|WeightDropout|(anonymous namespace\)::(put|get|active)$)"),
-    ("matrix products, attention's included", r"micro_kernel<|\bpack<|\bpack\b|epilogue|skinny|tile<|keep<|kept"),
-    ("AdamW", r"adam<|update_piece|all_finite"),
-    ("random words of all dropouts", r"philox"),
-    ("GELU's gradient", r"GeluGrad|gelu"),
-    ("LayerNorm, dropout, residual", r"norm_row|norm_grad|dropped_sum|dropout|Dropout"),
-    ("sums over rows and columns", r"add_to_double|\bsum<|RowSums|reduce_block|reduce"),
-    ("16-bit conversion", r"convert"),
-    ("sums of gradients, other element-wise ops", r"binary|unary|add_into"),
-    ("set and copied memory", r"memset|memmove|memcpy"),
+    ("convolutions", r"window|depthwise|\bfind<|add_gradient|image_pairs"),
+    ("attention", r"softmax(_grad)?<0>|row_dots|Forward::|AttentionGradient|ColumnBlocks|write_rows|write_transposed|Mask::|WeightDropout|\bdivide<"),
+    ("matrix products", r"micro_kernel|\bpack|\btile|tile_of_lines|panel_sums|epilogue|skinny|\bkeep<|\bdots<|finish_rows|multiply|\bpair|add_pairs|\bblock\b"),
+    ("optimizer", r"\bupdate<|all_finite"),
+    ("random words of all dropouts", r"philox|\bkept\b"),
+    ("GELU and its gradient", r"Gelu|gelu"),
+    ("norms, dropout, residual", r"norm_|normalise|moments|grad_sums|dropped_sum|dropout|Dropout"),
+    ("softmax and losses", r"softmax|exp_sum|loss|bce_"),
+    ("sums and extremes", r"add_to_double|sum<|sums<|sum_squares|\bdot<|extreme|RowSums|reduce|sum_i64"),
+    ("recurrent layers and pools", r"(rnn|lstm|gru)_|max_"),
+    ("conversion", r"convert|to_float"),
+    ("element-wise ops", r"binary|unary|gate|select|periodic|power|clamp_grad|add_into"),
+    ("set and copied memory", r"memset|memmove|memcpy|copy_strided|copy_block"),
     ("pages from the system", r"\[k\]"),
 )
+EVERY_STEP = ("matrix products", "attention", "optimizer", "random words of all dropouts", "norms, dropout, residual", "sums and extremes",
+              "set and copied memory")
+
+
+def group_of(symbol):
+    """None for a symbol that is in no group."""
+    return next((name for name, pattern in GROUPS if re.search(pattern, symbol)), None)
 
 
 def samples(data):
@@ -40,17 +53,15 @@ def samples(data):
 
 
 def grouped(all_samples):
-    """Samples per group, and (samples, symbol) of the others. Where linear layers multiply on AMX tiles, the other kernels of products are attention's."""
+    """Samples per group, and (samples, symbol) of the others."""
     counts, others = {}, []
     for count, symbol in all_samples:
-        group = next((name for name, pattern in GROUPS if re.search(pattern, symbol)), None)
+        group = group_of(symbol)
         if group is None:
             others.append((count, symbol))
-        counts[group or "the rest"] = counts.get(group or "the rest", 0) + count
-    counts.pop("", None)
-    products = "matrix products, attention's included"
-    if "products on tiles" in counts and products in counts:
-        counts["attention"] = counts.get("attention", 0) + counts.pop(products)
+            group = "the rest"
+        if group:
+            counts[group] = counts.get(group, 0) + count
     return counts, others
 
 
@@ -58,6 +69,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="perf.data")
     parser.add_argument("--step-ms", type=SECONDS, help="the step's milliseconds, as bench printed them")
+    parser.add_argument("--any-case", action="store_true", help="the step is not BERT's: groups may be empty")
     args = parser.parse_args()
     counts, others = grouped(samples(args.data))
     total = sum(counts.values())
@@ -67,6 +79,9 @@ def main():
     print("in the rest:")
     for count, symbol in sorted(others, reverse=True)[:8]:
         print(f"{100 * count / total:5.2f} %  {symbol[:110]}")
+    empty = [name for name in EVERY_STEP if not counts.get(name)]
+    if empty and not args.any_case:
+        sys.exit(f"profile_by_op: no samples of {'; '.join(empty)}")
 
 
 if __name__ == "__main__":
