@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import re
+import signal
 import statistics
 import time
 
@@ -33,7 +34,7 @@ def arguments():
     parser.add_argument("--torch", required=True, metavar="PYTHON", help="an interpreter that has torch")
     parser.add_argument("--threads", type=THREADS, default=1)
     parser.add_argument("--rounds", type=COUNT, default=3)
-    parser.add_argument("--ms", type=number(float, 0.01, 1e5), default=40, help="per side and round; a call takes as long as it takes")
+    parser.add_argument("--ms", type=number(float, 0.01, 1e5), default=40, help="per side and round; up to ten times as much for three calls that take long")
     parser.add_argument("--cases", type=pathlib.Path, default=HERE / "op_cases.txt")
     parser.add_argument("--only", type=pattern, default=re.compile(""), metavar="PATTERN", help="cases in which this regular expression is found")
     parser.add_argument("--fresh-memory", action="store_true", help="PyTorch with the malloc that it has by default")
@@ -55,6 +56,7 @@ def measured(sides, line, rounds):
 
 def main():
     args = arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     cases = [line for line in args.cases.read_text(encoding="utf-8").splitlines() if line and line[0] != "#" and args.only.search(line)]
     environment = {**os.environ, **({} if args.fresh_memory else KEPT)}
     sides = [Side([args.bench_ops, "--threads", str(args.threads)]),
