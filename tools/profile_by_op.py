@@ -15,13 +15,15 @@ import sys
 
 from ranges import SECONDS
 
+PRODUCTS = "matrix products, attention's included"
 # The first that matches; a group without a name is left out. tests/tools/profile_groups_test.py finds every kernel of every
 # instruction set in one of these.
 GROUPS = (
     ("", r"box_muller|::normal<|from_words|functors.*::log,"),
+    ("products on tiles", r"OfTwo|OneByTwo|Plane|OfThree|finish_rows|pack_tile|pack<(true|false)|add_pairs|pair_lines"),
     ("convolutions", r"window|depthwise|\bfind<|add_gradient|image_pairs"),
     ("attention", r"softmax(_grad)?<0>|row_dots|Forward::|AttentionGradient|ColumnBlocks|write_rows|write_transposed|Mask::|WeightDropout|\bdivide<"),
-    ("matrix products", r"micro_kernel|\bpack|\btile|tile_of_lines|panel_sums|epilogue|skinny|\bkeep<|\bdots<|finish_rows|multiply|\bpair|add_pairs|\bblock\b"),
+    (PRODUCTS, r"micro_kernel|\bpack|\btile|tile_of_lines|panel_sums|epilogue|skinny|\bkeep<|\bdots<|multiply|\bpair|\bblock\b"),
     ("optimizer", r"\bupdate<|all_finite"),
     ("random words of all dropouts", r"philox|\bkept\b"),
     ("GELU and its gradient", r"Gelu|gelu"),
@@ -34,7 +36,7 @@ GROUPS = (
     ("set and copied memory", r"memset|memmove|memcpy|copy_strided|copy_block"),
     ("pages from the system", r"\[k\]"),
 )
-EVERY_STEP = ("matrix products", "attention", "optimizer", "random words of all dropouts", "norms, dropout, residual", "sums and extremes",
+EVERY_STEP = ("attention", "optimizer", "random words of all dropouts", "norms, dropout, residual", "sums and extremes",
               "set and copied memory")
 
 
@@ -53,7 +55,7 @@ def samples(data):
 
 
 def grouped(all_samples):
-    """Samples per group, and (samples, symbol) of the others."""
+    """Samples per group, and (samples, symbol) of the others. Where linear layers multiply on AMX tiles, the other products are attention's."""
     counts, others = {}, []
     for count, symbol in all_samples:
         group = group_of(symbol)
@@ -62,6 +64,8 @@ def grouped(all_samples):
             group = "the rest"
         if group:
             counts[group] = counts.get(group, 0) + count
+    if "products on tiles" in counts and PRODUCTS in counts:
+        counts["attention"] = counts.get("attention", 0) + counts.pop(PRODUCTS)
     return counts, others
 
 
@@ -80,6 +84,7 @@ def main():
     for count, symbol in sorted(others, reverse=True)[:8]:
         print(f"{100 * count / total:5.2f} %  {symbol[:110]}")
     empty = [name for name in EVERY_STEP if not counts.get(name)]
+    empty += [] if counts.get(PRODUCTS) or counts.get("products on tiles") else [PRODUCTS]
     if empty and not args.any_case:
         sys.exit(f"profile_by_op: no samples of {'; '.join(empty)}")
 

@@ -39,7 +39,7 @@ def check_groups():
     """tools/profile_by_op.py: matrix products on a processor with and without AMX."""
     sys.path.insert(0, str(ROOT / "tools"))
     import profile_by_op
-    samples = [(8, "void mezzo::cpu::avx2::micro_kernel<float>(x)"), (2, "softmax")]
+    samples = [(8, "void mezzo::cpu::avx2::micro_kernel<float>(x)"), (2, "mezzo::cpu::softmax<0>")]
     counts, _ = profile_by_op.grouped(samples)
     check(counts == {"matrix products, attention's included": 8, "attention": 2}, f"without AMX: {counts}")
     counts, others = profile_by_op.grouped([(80, "Plane::multiply"), *samples, (1, "new_kernel")])

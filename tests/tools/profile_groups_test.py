@@ -9,10 +9,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tools")]
 from checks import check, finish  # noqa: E402
-from profile_by_op import GROUPS, group_of  # noqa: E402
+from profile_by_op import GROUPS, PRODUCTS, group_of  # noqa: E402
 
 # In the library of each instruction set that has loops.
-IN_EACH = ("convolutions", "attention", "matrix products", "optimizer", "random words of all dropouts", "GELU and its gradient",
+IN_EACH = ("convolutions", "attention", PRODUCTS, "optimizer", "random words of all dropouts", "GELU and its gradient",
            "norms, dropout, residual", "softmax and losses", "sums and extremes", "recurrent layers and pools", "conversion", "element-wise ops")
 
 
@@ -32,7 +32,7 @@ def main():
             found.setdefault(group, []).append(kernel)
         for kernel in found.get("attention", []):
             check("micro_kernel" not in kernel, f"{name}: {kernel} counts as attention")
-        check("matrix products" in found, f"{name}: no products")
+        check(("products on tiles" if "amx" in name else PRODUCTS) in found, f"{name}: no products")
         if re.search("portable|avx2|avx512[.]", name):
             check(set(IN_EACH) <= set(found), f"{name}: no kernels of {set(IN_EACH) - set(found)}")
     check({group for group, _ in GROUPS} > set(IN_EACH), "unknown groups")
