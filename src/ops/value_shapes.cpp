@@ -22,8 +22,8 @@ void check_index(const char* op, const Tensor& x) {
           ", but must be int64; convert it with to(int64)");
 }
 
-// The coordinates [n, dims] of the elements that are not 0 among rows of x's last dimension, on the device of
-// x; x has at least one dimension.
+// Coordinates [n, dims] of the n elements of x that are not 0, in row-major order, on the device of x. x has
+// at least one dimension.
 Tensor coordinates(const Tensor& x) {
     NoGrad plain;
     const Tensor mask = (x.dtype() == boolean ? x : ne(x, 0.0)).to(cpu_device).contiguous();

@@ -60,27 +60,28 @@ TEST_CASE("topk has the first indices of a sort", "[lines]") {
 }
 
 TEST_CASE("argmax and argmin find the first extreme or NaN", "[lines]") {
-    for (const std::int64_t n : {1, 7, 31, 32, 100, 1024, 1025, 5000})
-        for (const bool special : {true, false}) {
-            const Tensor x = random({2, n}, unsigned(n), special);
-            const std::vector<double> v = values_of(x);
-            std::vector<std::int64_t> highest, lowest;
-            for (std::int64_t row = 0; row < 2; ++row) {
-                const double* const line = v.data() + row * n;
-                std::int64_t high = 0, low = 0;
-                for (std::int64_t i = 1; i < n; ++i) {
-                    if (line[high] == line[high] && !(line[i] <= line[high])) high = i;
-                    if (line[low] == line[low] && !(line[i] >= line[low])) low = i;
+    for (const std::int64_t n : {1, 7, 31, 32, 100, 1024, 1025, 5000, 20000})
+        for (const Dtype dtype : {float32, bfloat16})
+            for (const bool special : {true, false}) {
+                const Tensor x = random({2, n}, unsigned(n), special, dtype);
+                const std::vector<double> v = values_of(x);
+                std::vector<std::int64_t> highest, lowest;
+                for (std::int64_t row = 0; row < 2; ++row) {
+                    const double* const line = v.data() + row * n;
+                    std::int64_t high = 0, low = 0;
+                    for (std::int64_t i = 1; i < n; ++i) {
+                        if (line[high] == line[high] && !(line[i] <= line[high])) high = i;
+                        if (line[low] == line[low] && !(line[i] >= line[low])) low = i;
+                    }
+                    highest.push_back(high);
+                    lowest.push_back(low);
                 }
-                highest.push_back(high);
-                lowest.push_back(low);
+                CAPTURE(n, dtype, special);
+                CHECK(argmax(x, 1).to_vector<std::int64_t>() == highest);
+                CHECK(argmin(x, 1).to_vector<std::int64_t>() == lowest);
+                CHECK(argmax(x.t(), 0).to_vector<std::int64_t>() == highest);
+                CHECK(argmin(x.t().contiguous(), 0).to_vector<std::int64_t>() == lowest);
             }
-            CAPTURE(n, special);
-            CHECK(argmax(x, 1).to_vector<std::int64_t>() == highest);
-            CHECK(argmin(x, 1).to_vector<std::int64_t>() == lowest);
-            CHECK(argmax(x.t(), 0).to_vector<std::int64_t>() == highest);
-            CHECK(argmin(x.t().contiguous(), 0).to_vector<std::int64_t>() == lowest);
-        }
 }
 
 TEST_CASE("true elements are counted", "[lines]") {
@@ -139,13 +140,15 @@ TEST_CASE("the gradient of a maximum is divided among ties", "[lines]") {
     const Shape shape{3, 40, 5, 50};
     for (const Axes& axes :
          {Axes{0}, Axes{1}, Axes{3}, Axes{1, 2}, Axes{0, 2}, Axes{1, 3}, Axes{0, 1, 3}, Axes()}) {
-        const Tensor x = random(shape, 8).set_requires_grad(true);
-        const Tensor y = max(x, axes, {.keepdim = true});
-        y.backward({.gradient = full(y.shape(), 3.0)});
-        NoGrad plain;
-        const Tensor chosen = eq(x, y).to(float32), ties = sum(chosen, axes, {.keepdim = true});
-        CAPTURE(axes);
-        CHECK(values_of(x.grad()) == values_of(chosen * (3.0 / ties)));
+        for (const Dtype dtype : {float32, bfloat16}) {
+            const Tensor x = random(shape, 8, false, dtype).set_requires_grad(true);
+            const Tensor y = max(x, axes, {.keepdim = true});
+            y.backward({.gradient = full(y.shape(), 3.0, {.dtype = dtype})});
+            NoGrad plain;
+            const Tensor chosen = eq(x, y).to(float32), ties = sum(chosen, axes, {.keepdim = true});
+            CAPTURE(axes, dtype);
+            CHECK(values_of(x.grad()) == values_of((chosen * (3.0 / ties)).to(dtype)));
+        }
     }
 }
 

@@ -130,13 +130,13 @@ private:
              std::int64_t width) const {
         char* const to = place(y_, o * s_.length + row, first);
         const bool direct = y_->dtype == dtype_of<T>();
-        T* const total = direct ? reinterpret_cast<T*>(to) : scratch(width, 0);
+        T* const total = direct ? reinterpret_cast<T*>(to) : scratch<T>(width, 0);
         if (add_to_y_ && !direct) convert(to, y_->dtype, total, dtype_of<T>(), width);
         bool empty = !add_to_y_;
         for (std::int64_t i = 0; i < n; i += block) {
             const std::int64_t in_block = n - i < block ? n - i : block;
             const bool apart = !empty && in_block > 1;
-            T* const part = apart ? scratch(width, 1) : total;
+            T* const part = apart ? scratch<T>(width, 1) : total;
             for (std::int64_t j = 0; j < in_block; ++j) {
                 const char* const g = place(g_, o * count_ + from[i + j].position, first);
                 if (j == 0 && (empty || apart))
@@ -151,18 +151,13 @@ private:
     }
     const T* read(const char* g, std::int64_t width) const {
         if (g_->dtype == dtype_of<T>()) return reinterpret_cast<const T*>(g);
-        T* const values = scratch(width, 2);
+        T* const values = scratch<T>(width, 2);
         convert(g, g_->dtype, values, dtype_of<T>(), width);
         return values;
     }
     static void add(T* to, const T* x, std::int64_t n) {
         active_loops().binary[int(BinaryOp::add)][int(compute_for(dtype_of<T>()))](to, to, x, n,
                                                                                    Single::none);
-    }
-    static T* scratch(std::int64_t n, int slot) {
-        thread_local std::vector<T> memory[3];
-        if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
-        return memory[slot].data();
     }
 
     static constexpr std::int64_t block = 256;
@@ -220,20 +215,21 @@ public:
                            strips = (s_.inner + width - 1) / width;
         parallel_for(s_.outer * strips, grain / 4 / ((count_ + s_.length) * width + 1) + 1,
                      [&](std::int64_t begin, std::int64_t end) {
+                         std::vector<T> own(in_place() ? 0 : std::size_t(s_.length * width));
                          for (std::int64_t item = begin; item < end; ++item) {
                              const std::int64_t first = item % strips * width;
-                             run_strip(item / strips, first, std::min(width, s_.inner - first));
+                             run_strip(item / strips, first, std::min(width, s_.inner - first), own.data());
                          }
                      });
     }
 
 private:
-    // Columns [first, first + width) of slice o.
-    void run_strip(std::int64_t o, std::int64_t first, std::int64_t width) const {
-        const bool in_place = y_->dtype == dtype_of<T>();
-        T* const total = in_place ? reinterpret_cast<T*>(y_->bytes()) + o * s_.length * s_.inner + first
-                                  : scratch(s_.length * width);
-        const std::int64_t step = in_place ? s_.inner : width;
+    bool in_place() const { return y_->dtype == dtype_of<T>(); }
+    // Columns [first, first + width) of slice o. own: memory for them, unless y itself is used.
+    void run_strip(std::int64_t o, std::int64_t first, std::int64_t width, T* own) const {
+        T* const total =
+            in_place() ? reinterpret_cast<T*>(y_->bytes()) + o * s_.length * s_.inner + first : own;
+        const std::int64_t step = in_place() ? s_.inner : width;
         for_lines(o * s_.length, s_.length, first, width,
                   [&](std::int64_t line, std::int64_t at, std::int64_t n) {
                       T* const to = total + line * step;
@@ -260,7 +256,7 @@ private:
             else
                 for (std::int64_t i = 0; i < n; ++i) total[row[i] * step + i] += values[i];
         });
-        if (!in_place)
+        if (!in_place())
             for_lines(o * s_.length, s_.length, first, width,
                       [&](std::int64_t line, std::int64_t at, std::int64_t n) {
                           convert(total + line * step, dtype_of<T>(), bytes_at(y_, at), y_->dtype, n);
@@ -277,11 +273,6 @@ private:
     }
     static char* bytes_at(const Tensor& x, std::int64_t element) {
         return x->bytes() + element * std::int64_t(size_of(x->dtype));
-    }
-    static T* scratch(std::int64_t n) {
-        thread_local std::vector<T> memory;
-        if (std::int64_t(memory.size()) < n) memory.resize(std::size_t(n));
-        return memory.data();
     }
 
     const Tensor &src_, &x_, &y_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "core/tensor_impl.h"
 #include "cpu/elementwise/convert.h"
@@ -102,10 +103,11 @@ public:
         return static_cast<const T*>(read(begin, n, buffer));
     }
 
-    // How many elements, from each multiple of it on, are either next to each other in memory, without a
-    // conversion, or one element repeated; 0 if there is no such length.
+    // Length of runs: elements [i * run(), (i + 1) * run()) are neighbours in memory, of dtype `as`, or one
+    // repeated element. 0 if there is no such length.
     std::int64_t run() const;
     bool repeats_in_run() const { return single_ || (!direct_ && layout_.strides[layout_.dims - 1] == 0); }
+    // Element `begin`, with the rest of its run behind it.
     const void* run_at(std::int64_t begin) const;
 
 private:
@@ -145,6 +147,14 @@ private:
     bool direct_, dense_;
     StridedLayout layout_;
 };
+
+// Thread-local memory for n elements, which a thread keeps. What is in use at the same time has different
+// slots.
+template <class T> T* scratch(std::int64_t n, int slot) {
+    thread_local std::vector<T> memory[5];
+    if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
+    return memory[slot].data();
+}
 
 // Calls body(begin, n) for chunks that cover [0, total), in parallel.
 template <class F> void for_chunks(std::int64_t total, const F& body) {

@@ -47,7 +47,8 @@ struct Dimensions {
         for (--count; at < count; ++at) list[at] = list[at + 1];
         return d;
     }
-    // The dimension, behind the innermost that has been taken, whose elements are next to each other in x.
+    // Removes the second dimension of a block: the one whose elements are neighbours in x, or else the next
+    // by the stride in the result.
     Dimension take_other(const Dimension& inner) {
         if (count == 0) return {};
         if (inner.from != 1)

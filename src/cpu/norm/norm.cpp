@@ -13,13 +13,6 @@ namespace {
 
 using namespace cpu;
 
-// Thread-local memory for a row; rows in use at the same time have different slots.
-template <class T> T* scratch(std::int64_t n, int slot) {
-    thread_local std::vector<T> memory[5];
-    if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
-    return memory[slot].data();
-}
-
 // The rows of a contiguous matrix as T, directly or through scratch memory.
 template <class T> class RowsOf {
 public:

@@ -109,12 +109,16 @@ template <bool largest> void extreme(In in, const Axes& axes, Out out) {
     });
 }
 
+// Whether a comes before b: larger (or smaller), or NaN where b is not.
+template <bool largest, class T> bool better(T a, T b) {
+    return (largest ? a > b : a < b) | ((a != a) & (b == b));
+}
+
 // Index of the first of the largest elements, or of the first NaN. Only the chunk that has it is searched.
 template <bool largest, class T> std::int64_t index_of_extreme(const T* x, std::int64_t n) {
-    const auto better = [](T a, T b) { return (largest ? a > b : a < b) | ((a != a) & (b == b)); };
     if (n < 32) {
         std::int64_t best = 0;
-        for (std::int64_t i = 1; i < n; ++i) best = better(x[i], x[best]) ? i : best;
+        for (std::int64_t i = 1; i < n; ++i) best = better<largest>(x[i], x[best]) ? i : best;
         return best;
     }
     using R = ExtremeOf<T, largest>;
@@ -122,7 +126,7 @@ template <bool largest, class T> std::int64_t index_of_extreme(const T* x, std::
     T best = R::part(x, std::min(n, chunk));
     for (std::int64_t i = chunk; i < n && best == best; i += chunk) {
         const T other = R::part(x + i, std::min(n - i, chunk));
-        if (better(other, best)) {
+        if (better<largest>(other, best)) {
             best = other;
             chunk_of_best = i;
         }
@@ -132,13 +136,23 @@ template <bool largest, class T> std::int64_t index_of_extreme(const T* x, std::
     return i;
 }
 
+constexpr std::int64_t segment = 4096;  // elements of a line that are read at a time
+
 template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, const Tensor& y) {
     const Lines lines(x->shape.size() == 0 ? Shape{1} : x->shape, dim);
     auto* const result = reinterpret_cast<std::int64_t*>(y->bytes());
     for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
-        const T* const rows = Rows<T>(x, lines, first, count).read(0);
-        for (std::int64_t i = 0; i < count; ++i)
-            result[first + i] = index_of_extreme<largest>(rows + i * lines.length, lines.length);
+        std::vector<T> best(std::size_t(count), T{});
+        for (std::int64_t begin = 0; begin < lines.length; begin += segment) {
+            const std::int64_t n = std::min(segment, lines.length - begin);
+            const T* row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
+            for (std::int64_t i = 0; i < count; ++i, row += n) {
+                const std::int64_t at = index_of_extreme<largest>(row, n);
+                if (begin > 0 && !better<largest>(row[at], best[std::size_t(i)])) continue;
+                best[std::size_t(i)] = row[at];
+                result[first + i] = begin + at;
+            }
+        }
     });
 }
 
@@ -147,22 +161,36 @@ template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, cons
 template <class T> void amax_grad_lines(const Tensor& g, const Tensor& x, const Tensor& y, const Lines& lines,
                                         const Tensor& result) {
     const Source gs(g, g->shape, dtype_of<T>()), ys(y, y->shape, dtype_of<T>());
-    const std::int64_t n = lines.length;
     for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
-        Chunk of_g, of_y;
-        const Rows<T> to(result, lines, first, count);
-        const T* from = Rows<T>(x, lines, first, count).read(0);
-        T* const opened = to.open(1);
-        T* row = opened;
-        for (std::int64_t i = 0; i < count; ++i, from += n, row += n) {
-            const T largest = *ys.template read_as<T>(first + i, 1, of_y);
-            std::int64_t ties = 0;
-            for (std::int64_t j = 0; j < n; ++j) ties += from[j] == largest;
-            const T part = *gs.template read_as<T>(first + i, 1, of_g) / T(ties);
-            const T rest = largest == largest ? T(0) : largest;
-            for (std::int64_t j = 0; j < n; ++j) row[j] = from[j] == largest ? part : rest;
+        Chunk buffer;
+        std::vector<T> largest(std::size_t(count), T{});
+        std::vector<std::int64_t> ties(std::size_t(count), 0);
+        const T* row = nullptr;
+        for (std::int64_t i = 0; i < count; ++i)
+            largest[std::size_t(i)] = *ys.template read_as<T>(first + i, 1, buffer);
+        for (std::int64_t begin = 0; begin < lines.length; begin += segment) {
+            const std::int64_t n = std::min(segment, lines.length - begin);
+            row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
+            for (std::int64_t i = 0; i < count; ++i) {
+                const T most = largest[std::size_t(i)];
+                std::int64_t equal = 0;
+                for (std::int64_t j = 0; j < n; ++j) equal += row[i * n + j] == most;
+                ties[std::size_t(i)] += equal;
+            }
         }
-        to.close(opened);
+        for (std::int64_t begin = 0; begin < lines.length; begin += segment) {
+            const std::int64_t n = std::min(segment, lines.length - begin);
+            if (n < lines.length) row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
+            const Rows<T> to(result, lines, first, count, begin, begin + n);
+            T* const values = to.open(1);
+            for (std::int64_t i = 0; i < count; ++i) {
+                const T most = largest[std::size_t(i)];
+                const T part = *gs.template read_as<T>(first + i, 1, buffer) / T(ties[std::size_t(i)]);
+                const T rest = most == most ? T(0) : most;
+                for (std::int64_t j = 0; j < n; ++j) values[i * n + j] = row[i * n + j] == most ? part : rest;
+            }
+            to.close(values);
+        }
     });
 }
 

@@ -4,7 +4,8 @@
 //   A identity(); A part(const T* x, n > 0); A join(A, A);
 //   void join_rows(A* sums, const T* x, rows, stride, n): joins elements [i * stride, i * stride + n) of x to
 //   the n sums, for each i < rows
-// and maybe void parts(A* results, const T* x, rows, n), which is part() of each row.
+// and optionally
+//   void parts(A* results, const T* x, rows, n): part() of each row, in one call
 // finish() converts the last A to the result's value.
 #pragma once
 

@@ -3,30 +3,28 @@
 #pragma once
 
 #include <algorithm>
-#include <vector>
 
 #include "cpu/elementwise/strided.h"
 
 namespace mezzo::cpu {
 
-// Thread-local memory for n elements; blocks in use at the same time have different slots.
-template <class T> T* scratch(std::int64_t n, int slot) {
-    thread_local std::vector<T> memory[4];
-    if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));
-    return memory[slot].data();
-}
-
-// Lines [first, first + count), which are neighbours in memory, as rows of T.
+// Elements [begin, end) of each of the lines [first, first + count), which are neighbours in memory, as rows
+// of T.
 template <class T> class Rows {
 public:
-    Rows(const Tensor& x, const Lines& lines, std::int64_t first, std::int64_t count)
-        : base_(x->bytes() + (first / lines.inner * lines.length * lines.inner + first % lines.inner) *
-                                 std::int64_t(size_of(x->dtype))),
+    Rows(const Tensor& x, const Lines& lines, std::int64_t first, std::int64_t count, std::int64_t begin,
+         std::int64_t end)
+        : base_(x->bytes() +
+                ((first / lines.inner * lines.length + begin) * lines.inner + first % lines.inner) *
+                    std::int64_t(size_of(x->dtype))),
           dtype_(x->dtype),
-          shape_{count, lines.length},
+          shape_{count, end - begin},
           strides_{lines.inner == 1 ? lines.length : 1, lines.inner} {}
+    // Whole lines.
+    Rows(const Tensor& x, const Lines& lines, std::int64_t first, std::int64_t count)
+        : Rows(x, lines, first, count, 0, lines.length) {}
 
-    // In place where the rows are contiguous T already.
+    // Returns the rows themselves if they are contiguous and of type T, else a copy in scratch memory.
     const T* read(int slot) const {
         if (direct()) return reinterpret_cast<const T*>(base_);
         const char* from = base_;
@@ -54,7 +52,7 @@ public:
     }
 
 private:
-    bool contiguous() const { return strides_[1] == 1; }
+    bool contiguous() const { return strides_[1] == 1 && (strides_[0] == shape_[1] || shape_[0] == 1); }
     bool direct() const { return contiguous() && dtype_ == mezzo::dtype_of<T>(); }
     T* memory(int slot) const { return scratch<T>(shape_.numel(), slot); }
     char* raw() const { return reinterpret_cast<char*>(scratch<double>(shape_.numel(), 3)); }
@@ -68,8 +66,11 @@ private:
 // Calls body(first, count) for blocks of lines that are neighbours.
 template <class F> void for_blocks(const Lines& lines, const F& body) {
     if (lines.length == 0 || lines.count() == 0) return;
-    constexpr std::int64_t elements = 16384;  // in a block, but at least 8 lines
-    const std::int64_t most = std::max<std::int64_t>(8, elements / lines.length);
+    // Elements of a block. Where elements of a line are not neighbours, up to eight lines share what is read
+    // with them from memory, unless they are so long that the copies would take much memory.
+    constexpr std::int64_t elements = 16384, longest = std::int64_t(1) << 20;
+    const std::int64_t least = lines.inner == 1 ? 1 : std::clamp<std::int64_t>(longest / lines.length, 1, 8);
+    const std::int64_t most = std::max(least, elements / lines.length);
     const std::int64_t neighbours = lines.inner == 1 ? lines.outer : lines.inner;
     const std::int64_t height = std::min(most, neighbours), blocks = (neighbours + height - 1) / height;
     parallel_for(lines.count() / neighbours * blocks, grain / 4 / (height * lines.length) + 1,
