@@ -9,7 +9,7 @@
 #include "cpu/amx/tile_gradient.h"
 #include "cpu/amx/tile_windows.h"
 #include "cpu/buffer.h"
-#include "cpu/conv/depthwise.h"
+#include "cpu/conv/small_groups.h"
 #include "cpu/conv/image_pairs.h"
 #include "cpu/conv/window_gradient.h"
 #include "cpu/conv/window_rows.h"

@@ -1,4 +1,4 @@
-#include "cpu/conv/depthwise.h"
+#include "cpu/conv/small_groups.h"
 
 #include <algorithm>
 
