@@ -122,6 +122,58 @@ TEST_CASE("conv kernels: channels around vectors, pairs and tiles", "[conv]") {
     });
 }
 
+TEST_CASE("conv kernels: groups of few channels", "[conv]") {
+    for_isas([] {
+        for (const std::int64_t c : {1, 2, 3, 16})
+            for (const std::int64_t o : {1, 2, 4, 5, 8, 15})
+                for (const std::int64_t groups : {2, 9})
+                    for (const Dtype dtype : {float32, bfloat16, float16}) {
+                        Case t{.n = 2,
+                               .h = 4,
+                               .w = 9,
+                               .c = c * groups,
+                               .o = o * groups,
+                               .kernel = 3,
+                               .padding = 1};
+                        t.groups = groups, t.dtype = dtype, t.bias = c == 1, t.beta = o == 4 ? 0.5 : 0;
+                        check(t);
+                        t.stride = 2, t.kernel = {1, 2}, t.padding = {0, 2}, t.dilation = {1, 3};
+                        if (groups == 9) check(t);
+                    }
+        for (const Dtype dtype : {float32, bfloat16}) {
+            // Rows of two strips, more rows than a thread copies, and taps apart from each other.
+            check({.n = 1,
+                   .h = 1,
+                   .w = 300,
+                   .c = 6,
+                   .o = 6,
+                   .kernel = {1, 4},
+                   .padding = {0, 3},
+                   .groups = 3,
+                   .dtype = dtype});
+            check({.n = 1,
+                   .h = 70,
+                   .w = 30,
+                   .c = 40,
+                   .o = 40,
+                   .kernel = 3,
+                   .padding = 1,
+                   .groups = 40,
+                   .dtype = dtype});
+            check({.n = 2,
+                   .h = 9,
+                   .w = 11,
+                   .c = 4,
+                   .o = 4,
+                   .kernel = 3,
+                   .padding = 4,
+                   .dilation = 4,
+                   .groups = 2,
+                   .dtype = dtype});
+        }
+    });
+}
+
 TEST_CASE("conv kernels: windows longer than a block of steps", "[conv]") {
     for_isas([] {
         for (const Dtype dtype : dtypes) {
@@ -274,6 +326,7 @@ TEST_CASE("conv kernels: the number of threads changes no bit", "[conv]") {
         {.n = 11, .h = 64, .w = 65, .c = 16, .o = 5, .kernel = 3, .padding = 1},
         {.n = 2, .h = 12, .w = 12, .c = 64, .o = 64, .kernel = 3, .padding = 1, .groups = 64},
         {.n = 2, .h = 12, .w = 12, .c = 32, .o = 64, .kernel = 3, .padding = 1, .groups = 2},
+        {.n = 2, .h = 31, .w = 32, .c = 48, .o = 48, .kernel = 3, .padding = 1, .groups = 12},
         {.n = 1, .h = 3, .w = 3, .c = 3, .o = 2, .kernel = 3, .padding = 1},
     };
     for_isas([&] {

@@ -1,8 +1,15 @@
+// Convolutions whose groups have few channels: with vectors of the channels of several groups. A unit of work
+// copies the part of the image that some rows of windows read, with zeros around it, to float32 planes. Plane
+// s holds, for each channel of the result, channel s of its group. So a step of a product, which is a tap and
+// a plane, lies equally far from every window, and neighbouring channels of the result multiply neighbouring
+// floats.
 #include "cpu/conv/small_groups.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "cpu/buffer.h"
+#include "cpu/conv/window_band.h"
 #include "cpu/conv/window_tables.h"
 #include "cpu/elementwise/convert.h"
 #include "cpu/gemm/five_loops.h"
@@ -12,12 +19,15 @@
 namespace mezzo::cpu {
 namespace {
 
-constexpr std::int64_t block_floats = 1 << 14;               // of results computed at once
+constexpr std::int64_t planes_bytes = 1 << 18;
+constexpr std::int64_t most_channels = 16, widest_vector = 16;
+constexpr std::int64_t channels_at_once = 128;               // of all planes
+constexpr std::int64_t most_columns = 256;                   // of a strip; a row is one sum of a gradient
 constexpr std::int64_t most_parts = 16, least_pixels = 512;  // of a weight gradient
 
-// Buffers of each thread. weight and bias belong to the thread that called, the others to each that computes.
+// Buffers of each thread. weight and sums belong to the thread that called, the others to each that computes.
 struct Scratch {
-    Buffer weight, bias, lines, zeros, sums, parts;
+    Buffer weight, sums, planes, channels, row, offsets;
 };
 Scratch& scratch() {
     thread_local Scratch s;
@@ -26,121 +36,237 @@ Scratch& scratch() {
 
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Addresses of the taps of n windows, each with all channels: lines[t * n + i].
-const char** find_lines(const Windows& x, std::int64_t begin, std::int64_t n) {
-    const auto taps = std::int64_t(x.taps.size());
-    const char** const lines = scratch().lines.get<const char*>(std::max<std::int64_t>(1, taps * n));
-    const std::int64_t size = x.pixel * std::int64_t(size_of(x.type));
-    char* const zeros = scratch().zeros.get<char>(size);
-    std::fill_n(zeros, size, char(0));
-    for (std::int64_t t = 0; t < taps; ++t) x.find(t, begin, n, zeros, lines + t * n);
-    return lines;
+// Pixels of `groups` floats, which lie `stride` apart, each of which is repeated N times, or n times if N is 0.
+struct Repeats {
+    const float* from;
+    std::int64_t stride, groups;
+    std::int64_t pixels, pixel, n;  // `pixel` floats from one pixel to the next
+    float* to;
+};
+template <int N> void repeat_each(Repeats r) {
+    for (std::int64_t i = 0; i < r.pixels; ++i, r.from += r.pixel)
+        for (std::int64_t g = 0; g < r.groups; ++g, r.to += N ? N : r.n) {
+            const float value = r.from[g * r.stride];
+            for (std::int64_t k = 0; k < (N ? N : r.n); ++k) r.to[k] = value;
+        }
+}
+void repeat(const Repeats& r) {
+    r.n == 1   ? repeat_each<1>(r)
+    : r.n == 2 ? repeat_each<2>(r)
+    : r.n == 4 ? repeat_each<4>(r)
+    : r.n == 8 ? repeat_each<8>(r)
+               : repeat_each<0>(r);
 }
 
-std::int64_t block_pixels(std::int64_t channels) {
-    return std::clamp<std::int64_t>(block_floats / channels, 1, 256);
-}
+// Where some windows of a row are, and their part of the result.
+struct Place {
+    std::int64_t image, row, column, channel;
+};
 
-// The weight as [taps of the windows, channels] in float32.
-const float* weight_by_taps(const WindowProduct& p, std::int64_t ld) {
-    const std::int64_t channels = p.groups, taps = p.weight.taps;
-    float* const given =
-        scratch().weight.get<float>(channels * taps + std::int64_t(p.windows.taps.size()) * ld);
-    float* const sorted = given + channels * taps;
-    convert(p.weight.data, p.weight.type, given, float32, channels * taps);
-    std::fill_n(sorted, std::int64_t(p.windows.taps.size()) * ld, 0.0f);
-    float* to = sorted;
-    for (const Tap& tap : p.windows.taps) {
-        for (std::int64_t c = 0; c < channels; ++c) to[c] = given[c * taps + tap.index];
-        to += ld;
+// The windows in blocks of the result's channels and strips of columns. Rows are counted by block, strip,
+// image and row.
+class Planes {
+public:
+    // `outputs`: channels of the result in a group.
+    Planes(const Windows& windows, std::int64_t groups, std::int64_t outputs)
+        : x(windows),
+          planes(x.channels),
+          outputs_(outputs),
+          channels_(groups * outputs),
+          strips_((x.columns + most_columns - 1) / most_columns) {
+        const std::int64_t unit = std::lcm(outputs, widest_vector);
+        block_ = std::min(channels_, std::max<std::int64_t>(1, channels_at_once / planes / unit) * unit);
     }
-    return sorted;
+
+    std::int64_t blocks() const { return (channels_ + block_ - 1) / block_; }
+    std::int64_t rows() const { return strips_ * x.images * x.rows; }  // of a block
+    std::int64_t steps() const { return std::int64_t(x.taps.size()) * planes; }
+    // Whether a row's pixels are few enough for a thread's memory.
+    bool fit() const {
+        const Windows first = strip(0);
+        return WindowBand(first, planes * block_ * float_size).fits();
+    }
+
+    // Calls f(place, row of the kernels) for rows [begin, end) of all blocks.
+    template <class F> void for_rows(std::int64_t begin, std::int64_t end, const F& f) const {
+        for (std::int64_t n = 0; begin < end; begin += n) {
+            const std::int64_t index = begin / (x.images * x.rows) % strips_;
+            Place place{begin / x.rows % x.images, begin % x.rows, index * most_columns,
+                        begin / rows() * block_};
+            const std::int64_t channels = std::min(block_, channels_ - place.channel);
+            const Windows some = strip(index);
+            const WindowBand band(some, channels * float_size);
+            const std::int64_t most = band.rows_in(planes_bytes / planes),
+                               plane = band.bytes(most) / float_size;
+            n = std::min({most, end - begin, x.rows - place.row});
+            float* const copies = scratch().planes.get<float>(planes * plane);
+            std::int64_t* const offsets = scratch().offsets.get<std::int64_t>(steps());
+            for (std::int64_t s = 0; s < planes; ++s) {
+                copy(band, place, n, s, channels, copies + s * plane);
+                for (std::size_t t = 0; t < x.taps.size(); ++t)
+                    offsets[std::int64_t(t) * planes + s] =
+                        s * plane + band.offset(some.taps[t]) / float_size;
+            }
+            for (std::int64_t i = 0; i < n; ++i, ++place.row)
+                f(place, DepthwiseRow{copies + i * band.row_step() / float_size, offsets,
+                                      band.step() / float_size, steps(), some.columns, channels});
+        }
+    }
+
+private:
+    static constexpr auto float_size = std::int64_t(sizeof(float));
+
+    Windows strip(std::int64_t index) const {
+        Windows some = x;
+        const std::int64_t first = index * most_columns;
+        some.columns = std::min(most_columns, x.columns - first);
+        for (Tap& tap : some.taps) tap.w += first * x.step.width;
+        return some;
+    }
+
+    // Plane s of the rows of windows from `place` on.
+    void copy(const WindowBand& band, const Place& place, std::int64_t rows, std::int64_t s,
+              std::int64_t channels, float* to) const {
+        const auto size = std::int64_t(size_of(x.type));
+        const std::int64_t groups = channels / outputs_, read = groups * planes;  // channels of a pixel
+        const std::int64_t first = place.channel / outputs_ * planes;
+        const bool plain = planes == 1 && outputs_ == 1;
+        band.copy(place.image, place.row, rows, reinterpret_cast<char*>(to),
+                  [&](std::int64_t at, std::int64_t pixels, char* result) {
+                      const char* const from = x.data + (at + first) * size;
+                      auto* const floats = reinterpret_cast<float*>(result);
+                      if (plain) return convert_pixels(from, pixels, read, floats);
+                      Repeats r{reinterpret_cast<const float*>(from) + s,
+                                planes,
+                                groups,
+                                pixels,
+                                x.pixel,
+                                outputs_,
+                                floats};
+                      if (x.type != float32) {
+                          float* const converted = scratch().channels.get<float>(pixels * read);
+                          convert_pixels(from, pixels, read, converted);
+                          r.from = converted + s, r.pixel = read;
+                      }
+                      repeat(r);
+                  });
+    }
+    // The first `channels` of each pixel.
+    void convert_pixels(const char* from, std::int64_t pixels, std::int64_t channels, float* to) const {
+        const bool together = channels == x.pixel;
+        const std::int64_t n = together ? pixels * channels : channels;
+        for (std::int64_t i = 0; i < (together ? 1 : pixels); ++i, to += n)
+            convert(from + i * x.pixel * std::int64_t(size_of(x.type)), x.type, to, float32, n);
+    }
+
+    const Windows& x;
+    const std::int64_t planes, outputs_, channels_, strips_;
+    std::int64_t block_;
+};
+
+Planes planes_of(const WindowProduct& p) { return {p.windows, p.groups, p.columns()}; }
+Planes planes_of(const WindowGradient& p) { return {p.windows, p.groups, p.group_outputs()}; }
+
+bool suits(const Windows& x, std::int64_t groups, std::int64_t outputs, Dtype result) {
+    return groups > 1 && x.channels > 0 && x.channels <= most_channels && outputs > 0 &&
+           outputs < widest_vector && result != float64 && x.count() > 0 && !x.taps.empty();
 }
 
-// Writes the sums of windows [begin, begin + n), one run of neighbours at a time.
-void finish(const WindowProduct& p, const float* bias, std::int64_t begin, std::int64_t n, const float* t,
-            std::int64_t ldt) {
-    const Windows& x = p.windows;
-    Epilogue e{};
-    e.ldt = ldt, e.columns = p.groups, e.c_type = p.result.type;
-    e.ldc = p.result.step.width * p.result.pixel;
-    e.bias = bias, e.alpha = 1;
-    const auto epilogue = gemm_kernels(std::min(active_isa(), Isa::avx512)).epilogue;
-    for (std::int64_t done = 0; done < n;) {
-        const std::int64_t i = begin + done, column = i % x.columns;
-        e.t = t + done * ldt;
-        e.rows = std::min(n - done, x.columns - column);
-        e.c = p.result.data + p.result.element(i / x.columns / x.rows, i / x.columns % x.rows, column) *
-                                  std::int64_t(size_of(p.result.type));
-        epilogue(e);
-        done += e.rows;
-    }
+// Rows of ld floats, one per step, and the bias.
+const float* weight_by_steps(const WindowProduct& p, std::int64_t ld) {
+    const ConvWeight& w = p.weight;
+    const std::int64_t planes = p.windows.channels, columns = p.columns(), channels = p.groups * columns;
+    const std::int64_t given = w.outputs * w.row(), steps = p.windows.steps();
+    float* const from = scratch().weight.get<float>(given + (steps + 1) * ld);
+    float* to = from + given;
+    convert(w.data, w.type, from, float32, given);
+    std::fill_n(to, (steps + 1) * ld, 0.0f);
+    for (const Tap& tap : p.windows.taps)
+        for (std::int64_t s = 0; s < planes; ++s, to += ld)
+            for (std::int64_t c = 0; c < channels; ++c) {
+                const std::int64_t output = p.transposed ? c / columns * planes + s : c,
+                                   input = p.transposed ? c % columns : s;
+                to[c] = from[(output * w.taps + tap.index) * w.inputs + input];
+            }
+    if (p.bias) convert(p.bias, p.bias_type, to, float32, channels);
+    return from + given;
 }
 
 }  // namespace
 
-bool is_depthwise(const WindowProduct& p) {
-    return p.groups > 1 && p.windows.channels == 1 && p.columns() == 1 && p.result.type != float64;
+bool has_small_groups(const WindowProduct& p) {
+    return suits(p.windows, p.groups, p.columns(), p.result.type) && planes_of(p).fit();
 }
-bool is_depthwise(const WindowGradient& p) {
-    return p.groups > 1 && p.windows.channels == 1 && p.group_outputs() == 1 && p.result_type != float64 &&
-           p.windows.count() > 0;
-}
-
-void multiply_depthwise(const WindowProduct& p) {
-    const WindowKernels& kernels = window_kernels();
-    const Windows& x = p.windows;
-    const std::int64_t channels = p.groups, ld = round_up(channels, kernels.lanes);
-    const float* const weight = weight_by_taps(p, ld);
-    const float* bias = nullptr;
-    if (p.bias) {
-        float* const to = scratch().bias.get<float>(channels);
-        convert(p.bias, p.bias_type, to, float32, channels);
-        bias = to;
-    }
-    const std::int64_t block = block_pixels(channels), blocks = (x.count() + block - 1) / block;
-    const auto taps = std::int64_t(x.taps.size());
-    parallel_for(
-        blocks, grain(blocks, 8 * x.count() * channels * taps), [&](std::int64_t begin, std::int64_t end) {
-            float* const t = scratch().sums.get<float>(block * ld);
-            for (std::int64_t u = begin; u < end; ++u) {
-                const std::int64_t first = u * block, n = std::min(block, x.count() - first);
-                kernels.depthwise({find_lines(x, first, n), n, x.type, taps, n, channels, weight, ld, t, ld});
-                finish(p, bias, first, n, t, ld);
-            }
-        });
+bool has_small_groups(const WindowGradient& p) {
+    return suits(p.windows, p.groups, p.group_outputs(), p.result_type) && planes_of(p).fit();
 }
 
-// The split of the pixels into parts depends on the sizes alone, and the parts' sums are added in order.
-void add_depthwise_gradient(const WindowGradient& p) {
+void multiply_small_groups(const WindowProduct& p) {
     const WindowKernels& kernels = window_kernels();
-    const Windows& x = p.windows;
-    const std::int64_t channels = p.groups, ld = round_up(channels, kernels.lanes), pixels = x.count();
-    const std::int64_t block = block_pixels(channels);
-    const auto taps = std::int64_t(x.taps.size());
-    const std::int64_t parts = std::clamp<std::int64_t>(pixels / least_pixels, 1, most_parts);
-    float* const sums = scratch().parts.get<float>(parts * taps * ld + taps * channels);
-    std::fill_n(sums, parts * taps * ld, 0.0f);
+    const Planes planes = planes_of(p);
+    const std::int64_t ld = round_up(p.result.pixel, kernels.lanes), rows = planes.blocks() * planes.rows(),
+                       step = p.result.step.width * p.result.pixel;
+    const auto size = std::int64_t(size_of(p.result.type));
+    const float* const weight = weight_by_steps(p, ld);
+    const auto compute = [&](const Place& place, const DepthwiseRow& row) {
+        const bool direct = p.result.type == float32;
+        char* to =
+            p.result.data + (p.result.element(place.image, place.row, place.column) + place.channel) * size;
+        float* const sums =
+            direct ? reinterpret_cast<float*>(to) : scratch().row.get<float>(most_columns * row.channels);
+        const float* const w = weight + place.channel;
+        kernels.depthwise({row, w, w + row.steps * ld, ld, sums, direct ? step : row.channels});
+        if (direct) return;
+        if (step == row.channels) return convert(sums, float32, to, p.result.type, row.pixels * step);
+        for (std::int64_t i = 0; i < row.pixels; ++i, to += step * size)
+            convert(sums + i * row.channels, float32, to, p.result.type, row.channels);
+    };
+    parallel_for(rows, grain(rows, 8 * p.windows.count() * p.result.pixel * planes.steps()),
+                 [&](std::int64_t begin, std::int64_t end) { planes.for_rows(begin, end, compute); });
+}
+
+// The split of the rows into parts depends on the sizes alone, and the parts' sums are added in order.
+void add_small_group_gradient(const WindowGradient& p) {
+    const WindowKernels& kernels = window_kernels();
+    const Planes planes = planes_of(p);
+    const std::int64_t ld = round_up(p.outputs, kernels.lanes), steps = planes.steps(), rows = planes.rows();
+    const std::int64_t parts =
+        std::min(rows, std::clamp<std::int64_t>(p.windows.count() / least_pixels, 1, most_parts));
+    float* const sums = scratch().sums.get<float>(parts * steps * ld + steps * p.outputs);
+    std::fill_n(sums, parts * steps * ld, 0.0f);
     const auto size = std::int64_t(size_of(p.gradient_type));
-    parallel_for(parts, grain(parts, 8 * pixels * channels * taps),
+    const auto add_row = [&](const Place& place, const DepthwiseRow& row, float* to) {
+        const char* g =
+            p.gradient +
+            (((place.image * p.windows.rows + place.row) * p.windows.columns + place.column) * p.outputs +
+             place.channel) *
+                size;
+        if (p.gradient_type == float32)
+            return kernels.depthwise_gradient({row, reinterpret_cast<const float*>(g), p.outputs, to, ld});
+        float* const copy = scratch().row.get<float>(most_columns * row.channels);
+        for (std::int64_t i = 0; i < row.pixels; ++i, g += p.outputs * size)
+            convert(g, p.gradient_type, copy + i * row.channels, float32, row.channels);
+        kernels.depthwise_gradient({row, copy, row.channels, to, ld});
+    };
+    const std::int64_t units = planes.blocks() * parts;
+    parallel_for(units, grain(units, 8 * p.windows.count() * p.outputs * steps),
                  [&](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t part = begin; part < end; ++part)
-                         for (std::int64_t i = part * pixels / parts, last = (part + 1) * pixels / parts;
-                              i < last; i += block) {
-                             const std::int64_t n = std::min(block, last - i);
-                             kernels.depthwise_gradient({find_lines(x, i, n), n, x.type, taps, n, channels,
-                                                         p.gradient + i * channels * size, p.gradient_type,
-                                                         channels, sums + part * taps * ld, ld});
-                         }
+                     for (std::int64_t u = begin; u < end; ++u) {
+                         const std::int64_t block = u / parts * rows, part = u % parts;
+                         planes.for_rows(block + part * rows / parts, block + (part + 1) * rows / parts,
+                                         [&](const Place& place, const DepthwiseRow& row) {
+                                             add_row(place, row, sums + part * steps * ld + place.channel);
+                                         });
+                     }
                  });
-    float* const total = sums + parts * taps * ld;  // [channels, taps]
-    for (std::int64_t c = 0; c < channels; ++c)
-        for (std::int64_t t = 0; t < taps; ++t) {
+    float* const total = sums + parts * steps * ld;  // [outputs, steps]
+    for (std::int64_t c = 0; c < p.outputs; ++c)
+        for (std::int64_t t = 0; t < steps; ++t) {
             float sum = 0;
-            for (std::int64_t part = 0; part < parts; ++part) sum += sums[(part * taps + t) * ld + c];
-            total[c * taps + t] = sum;
+            for (std::int64_t part = 0; part < parts; ++part) sum += sums[(part * steps + t) * ld + c];
+            total[c * steps + t] = sum;
         }
-    Gemm g{.m = 1, .n = channels * taps, .beta = float(p.beta)};
+    Gemm g{.m = 1, .n = p.outputs * steps, .beta = float(p.beta)};
     g.c = p.result, g.c_type = p.result_type, g.ldc = g.n;
     finish_sums(gemm_kernels(active_isa()), g, total, g.n);
 }

@@ -156,49 +156,67 @@ template <int = 0> void tile_in_place(const float* a, const float* const* const*
 
 #if MEZZO_DEPTH == 1
 
-// ---- one channel per group
+// ---- one channel per step
 
-template <class T> MEZZO_INLINE Vector load_some(const T* p, std::int64_t count) {
-    return count >= lanes ? load<lanes>(p) : load_first<lanes>(p, count);
-}
-
-template <class T> MEZZO_INLINE void depthwise_of(const DepthwiseTile& d) {
-    for (std::int64_t i = 0; i < d.pixels; ++i)
-        for (std::int64_t c = 0; c < d.channels; c += lanes) {
-            Vector sum = {};
-            for (std::int64_t t = 0; t < d.taps; ++t) {
-                const T* from = reinterpret_cast<const T*>(d.lines[t * d.ld_lines + i]) + c;
-                sum += load_some(from, d.channels - c) * load<lanes>(d.w + t * d.ld_w + c);
-            }
-            store<lanes>(d.t + i * d.ldt + c, sum);
+// Pixels from i on, P at a time and then fewer, of a vector of channels.
+template <int P>
+MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i, std::int64_t c) {
+    const DepthwiseRow& row = d.row;
+    const std::int64_t count = smaller(lanes, row.channels - c), steps = row.steps, stride = row.stride;
+    const std::int64_t* const offsets = row.offsets;
+    for (; i + P <= row.pixels; i += P) {
+        const float *const from = row.from + i * stride + c, *w = d.w + c;
+        Vector sum[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[p] = load<lanes>(d.bias + c);
+        for (std::int64_t t = 0; t < steps; ++t, w += d.ld_w) {
+            const Vector v = load<lanes>(w);
+            const float* const at = from + offsets[t];
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) sum[p] += load<lanes>(at + p * stride) * v;
         }
+        float* const to = d.to + i * d.ld + c;
+        if (count == lanes) {
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) store<lanes>(to + p * d.ld, sum[p]);
+        } else {
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) store_first<lanes>(to + p * d.ld, sum[p], count);
+        }
+    }
+    if constexpr (P > 1) depthwise_pixels<P / 2>(d, i, c);
 }
-template <int = 0> void depthwise(const DepthwiseTile& d) {
-    with_type(d.type, nullptr, [&](const auto* none) {
-        depthwise_of<std::remove_cv_t<std::remove_pointer_t<decltype(none)>>>(d);
-    });
+// Most images are as wide as a multiple of 7 or of 8.
+template <int = 0> void depthwise(const DepthwiseProduct& d) {
+    for (std::int64_t c = 0; c < d.row.channels; c += lanes)
+        d.row.pixels % 7 == 0 ? depthwise_pixels<7>(d, 0, c) : depthwise_pixels<8>(d, 0, c);
 }
 
-template <class T, class G> MEZZO_INLINE void depthwise_gradient_of(const DepthwiseGradient& d) {
-    for (std::int64_t t = 0; t < d.taps; ++t)
-        for (std::int64_t c = 0; c < d.channels; c += lanes) {
-            const std::int64_t left = d.channels - c;
-            const G* g = reinterpret_cast<const G*>(d.gradient) + c;
-            Vector sum = {};
-            for (std::int64_t i = 0; i < d.pixels; ++i, g += d.ld_gradient)
-                sum += load_some(g, left) *
-                       load_some(reinterpret_cast<const T*>(d.lines[t * d.ld_lines + i]) + c, left);
-            float* to = d.sums + t * d.ld_sums + c;
-            store<lanes>(to, load<lanes>(to) + sum);
+// Steps from t on, T at a time and then fewer, of a vector of channels.
+template <int T>
+MEZZO_INLINE void depthwise_steps(const DepthwiseGradient& d, std::int64_t t, std::int64_t c) {
+    const DepthwiseRow& row = d.row;
+    const std::int64_t count = smaller(lanes, row.channels - c);
+    for (; t + T <= row.steps; t += T) {
+        Vector sum[T] = {};
+        const float* from[T];
+#pragma GCC unroll 9
+        for (int u = 0; u < T; ++u) from[u] = row.from + row.offsets[t + u] + c;
+        const float* g = d.gradient + c;
+        for (std::int64_t i = 0, at = 0; i < row.pixels; ++i, at += row.stride, g += d.ld_gradient) {
+            const Vector v = count == lanes ? load<lanes>(g) : load_first<lanes>(g, count);
+#pragma GCC unroll 9
+            for (int u = 0; u < T; ++u) sum[u] += load<lanes>(from[u] + at) * v;
         }
+        float* const to = d.sums + t * d.ld_sums + c;
+#pragma GCC unroll 9
+        for (int u = 0; u < T; ++u)
+            store<lanes>(to + u * d.ld_sums, load<lanes>(to + u * d.ld_sums) + sum[u]);
+    }
+    if constexpr (T > 1) depthwise_steps<T / 2>(d, t, c);
 }
 template <int = 0> void depthwise_gradient(const DepthwiseGradient& d) {
-    with_type(d.type, nullptr, [&](const auto* x) {
-        with_type(d.gradient_type, nullptr, [&](const auto* g) {
-            depthwise_gradient_of<std::remove_cv_t<std::remove_pointer_t<decltype(x)>>,
-                                  std::remove_cv_t<std::remove_pointer_t<decltype(g)>>>(d);
-        });
-    });
+    for (std::int64_t c = 0; c < d.row.channels; c += lanes) depthwise_steps<9>(d, 0, c);
 }
 
 #else

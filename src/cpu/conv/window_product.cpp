@@ -252,7 +252,7 @@ bool added_without_gemm(const WindowGradient& p) {
 
 void multiply_windows(const WindowProduct& p) {
     if (p.windows.count() == 0) return;
-    if (is_depthwise(p)) return multiply_depthwise(p);
+    if (has_small_groups(p)) return multiply_small_groups(p);
     if (const WindowKernels* const kernels = in_place_kernels(p))
         return multiply_windows_in_place(p, *kernels);
     if (const TileProduct* const tiles = in_place_tiles(p)) return multiply_windows_on_tiles(p, *tiles);
@@ -260,7 +260,7 @@ void multiply_windows(const WindowProduct& p) {
 }
 
 void add_window_gradient(const WindowGradient& p) {
-    if (is_depthwise(p)) return add_depthwise_gradient(p);
+    if (has_small_groups(p)) return add_small_group_gradient(p);
     if (added_without_gemm(p)) return;
     const std::int64_t parts = gradient_parts(p), count = p.outputs * p.windows.steps();
     const bool own_sums = parts == 1 && (p.result_type == float32 || p.result_type == float64);

@@ -23,26 +23,27 @@ struct WindowTile {
     bool accumulate;  // t += instead of t =
 };
 
-// Product with one channel per step: tap t of pixel i, channel c is multiplied with w[t * ld_w + c]. The
-// channels of tap t lie at lines[t * ld_lines + i] as elements of `type`.
-struct DepthwiseTile {
-    const char* const* lines;
-    std::int64_t ld_lines;
-    Dtype type;
-    std::int64_t taps, pixels, channels;
-    const float* w;
-    std::int64_t ld_w;
-    float* t;  // [pixels, channels]; written up to a multiple of the vector width
-    std::int64_t ldt;
+// Neighbouring pixels of products whose steps are one channel each: step t of pixel i, channel c is element
+// offsets[t] + i * stride + c of `from`, behind which a vector more may be read.
+struct DepthwiseRow {
+    const float* from;
+    const std::int64_t* offsets;
+    std::int64_t stride, steps, pixels, channels;
 };
-// sums[t * ld_sums + c] += sum over pixels of gradient[i][c] * tap t of pixel i.
+// to[i * ld + c] = bias[c] + sum over steps of w[t * ld_w + c] * step t of pixel i, channel c. Rows of w and
+// bias are whole vectors.
+struct DepthwiseProduct {
+    DepthwiseRow row;
+    const float *w, *bias;
+    std::int64_t ld_w;
+    float* to;
+    std::int64_t ld;
+};
+// sums[t * ld_sums + c] += sum over pixels of gradient[i * ld_gradient + c] * step t of pixel i, channel c.
+// Rows of sums are whole vectors.
 struct DepthwiseGradient {
-    const char* const* lines;
-    std::int64_t ld_lines;
-    Dtype type;
-    std::int64_t taps, pixels, channels;
-    const char* gradient;  // rows of ld_gradient elements
-    Dtype gradient_type;
+    DepthwiseRow row;
+    const float* gradient;
     std::int64_t ld_gradient;
     float* sums;
     std::int64_t ld_sums;
@@ -77,8 +78,8 @@ struct WindowKernels {
                           bool accumulate);
 
     // Null if depth is 2.
-    void (*depthwise)(const DepthwiseTile& tile) = nullptr;
-    void (*depthwise_gradient)(const DepthwiseGradient& tile) = nullptr;
+    void (*depthwise)(const DepthwiseProduct& product) = nullptr;
+    void (*depthwise_gradient)(const DepthwiseGradient& gradient) = nullptr;
 
     // Null if depth is 1. to[i] = the pair of first[i] and second[i], or of first[i] and 0 if `second` is
     // null, for i < n.
