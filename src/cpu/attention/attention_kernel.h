@@ -183,7 +183,7 @@ void row_dots(const Operand& x, const Operand& y, std::int64_t rows, std::int64_
 // GEMM's products, which the table leaves out, unless GEMM's register tile is too wide.
 template <int N> constexpr GemmKernels own_products() {
     if constexpr (N == 16)
-        return {mr, nr, depth, 0, 0, 0, pack<mr>, pack<nr>, tile<>, nullptr, nullptr, lanes};
+        return {mr, nr, depth, 0, 0, 0, pack<mr>, pack<nr>, tile<>, nullptr, nullptr, nullptr, lanes};
     else
         return {};
 }

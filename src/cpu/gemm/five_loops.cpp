@@ -387,7 +387,15 @@ bool packs_rows_of_a(const GemmKernels& kernels, const Gemm& g) {
     return on_vectors(kernels, g) && worth_packing(g) && !(kernels.tile_in_place && rows_of_float32(g));
 }
 
+// Whether C is nothing but a product of small matrices of float32.
+bool is_small(const GemmKernels& kernels, const Gemm& g) {
+    return g.m <= largest_small && g.n <= kernels.lanes && g.k <= largest_small && g.a_type == float32 &&
+           g.b_type == float32 && g.c_type == float32 && g.alpha == 1 && g.beta == 0 && !g.bias &&
+           g.activation == Activation::none && !g.pre_activation && !g.saved && !g.a_sums;
+}
+
 void multiply_one(const GemmKernels& kernels, const Gemm& g) {
+    if (is_small(kernels, g)) return kernels.small(g);
     const float* bias = static_cast<const float*>(g.bias);
     if (g.bias && g.bias_type != float32) {
         float* converted = scratch().bias.get<float>(g.n);

@@ -98,6 +98,7 @@ const GemmKernels& gemm_kernels(Isa isa) {
         GemmKernels kernels = gemm_avx512_bf16;
         kernels.epilogue = gemm_avx512.epilogue;
         kernels.skinny = gemm_avx512.skinny;
+        kernels.small = gemm_avx512.small;
         return kernels;
     }();
     static const GemmKernels with_tiles = [] {

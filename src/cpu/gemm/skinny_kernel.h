@@ -1,4 +1,4 @@
-// GEMM kernels for products with few rows: the other operand is read once, unpacked.
+// GEMM kernels for products with few rows, whose other operand is read once, unpacked, and for small matrices.
 #pragma once
 
 #include "cpu/gemm/pack.h"
@@ -37,14 +37,35 @@ template <int R, class T> void skinny_across(const float* x, std::int64_t ldx, c
     }
 }
 
-MEZZO_INLINE float horizontal_sum(const Vector& v) {
-    float f[lanes];
-    store<lanes>(f, v);
-#pragma GCC unroll 4
-    for (int n = lanes / 2; n > 0; n /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < n; ++i) f[i] += f[i + n];
-    return f[0];
+// The sum of v's lower and upper half, down to four lanes.
+template <int N> MEZZO_INLINE FloatN<4> fold(const FloatN<N>& v) {
+    if constexpr (N == 4) {
+        return v;
+    } else {
+        FloatN<N / 2> half[2];
+        __builtin_memcpy(half, &v, sizeof v);
+        return fold<N / 2>(half[0] + half[1]);
+    }
+}
+
+// to[j] = the sum of v[j].
+template <int J> MEZZO_INLINE void horizontal_sums(const Vector (&v)[J], float* to) {
+    int j = 0;
+#pragma GCC unroll 2
+    for (; j + 4 <= J; j += 4) {
+        const FloatN<4> a = fold<lanes>(v[j]), b = fold<lanes>(v[j + 1]), c = fold<lanes>(v[j + 2]),
+                        d = fold<lanes>(v[j + 3]);
+        const FloatN<4> ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) +
+                             __builtin_shufflevector(a, b, 2, 6, 3, 7),
+                        cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) +
+                             __builtin_shufflevector(c, d, 2, 6, 3, 7);
+        store<4>(to + j,
+                 __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
+    }
+    for (; j < J; ++j) {
+        const FloatN<4> a = fold<lanes>(v[j]);
+        to[j] = (a[0] + a[2]) + (a[1] + a[3]);
+    }
 }
 
 // Dot products of R rows of x with J lines of y, which is contiguous along k. x is zero behind k. There is
@@ -68,9 +89,7 @@ template <int R, int J, class T> [[gnu::noinline]] void dots(const float* x, std
         }
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-        for (int j = 0; j < J; ++j) t[r * ldt + j] = horizontal_sum(sum[r][j]);
+    for (int r = 0; r < R; ++r) horizontal_sums(sum[r], t + r * ldt);
 }
 
 // Two rows of x at a time: more would not leave enough registers for the sums of four lines.
@@ -123,6 +142,36 @@ template <int = 0> void skinny(const float* x, std::int64_t ldx, std::int64_t ro
                 skinny_rows<4>(from, ldx, y, width, k, to, ldt);
         }
     }
+}
+
+// Rows of a small product from i on, R at a time and then fewer.
+template <int R>
+MEZZO_INLINE void small_rows(const Gemm& g, std::int64_t i, const float* b, std::int64_t ldb) {
+    const std::int64_t row = g.trans_a ? 1 : g.lda, step = g.trans_a ? g.lda : 1;
+    for (; i + R <= g.m; i += R) {
+        const float* const a = static_cast<const float*>(g.a) + i * row;
+        Vector sum[R] = {};
+        for (std::int64_t p = 0; p < g.k; ++p) {
+            const float* const from = b + p * ldb;
+            const Vector v = g.n == lanes ? load<lanes>(from) : load_first<lanes>(from, g.n);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) sum[r] += broadcast<lanes>(a[r * row + p * step]) * v;
+        }
+        float* const c = static_cast<float*>(g.c) + i * g.ldc;
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+            g.n == lanes ? store<lanes>(c + r * g.ldc, sum[r])
+                         : store_first<lanes>(c + r * g.ldc, sum[r], g.n);
+    }
+    if constexpr (R > 1) small_rows<R / 2>(g, i, b, ldb);
+}
+template <int = 0> void small(const Gemm& g) {
+    const float* const b = static_cast<const float*>(g.b);
+    if (!g.trans_b) return small_rows<8>(g, 0, b, g.ldb);
+    float rows[largest_small * lanes];
+    for (std::int64_t p = 0; p < g.k; ++p)
+        for (std::int64_t j = 0; j < g.n; ++j) rows[p * lanes + j] = b[j * g.ldb + p];
+    small_rows<8>(g, 0, rows, lanes);
 }
 
 }  // namespace

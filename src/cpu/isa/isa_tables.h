@@ -54,6 +54,8 @@ struct Prefetch {
 
 struct TileKernels;
 
+constexpr std::int64_t largest_small = 16;
+
 struct GemmKernels {
     int mr, nr;      // register tile
     int depth;       // steps of k in a 32-bit slot of a packed panel: 1 (float) or 2 (bfloat16)
@@ -75,6 +77,8 @@ struct GemmKernels {
     // Few rows: t[rows, width] = x[rows, k] y[k, width], y unpacked; x float32, zero up to ldx.
     void (*skinny)(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y, std::int64_t width,
                    std::int64_t k, float* t, std::int64_t ldt);
+    // C = op(A) op(B) for small matrices of float32: k <= largest_small, n <= lanes.
+    void (*small)(const Gemm& g);
     int lanes;
 
     // sums[i] += the sum over `slots` slots of row i of packed panels, which lie `slots` slots apart. Null if

@@ -201,6 +201,15 @@ template <int N, class T> MEZZO_INLINE FloatN<N> load_first(const T* p, std::int
     return load<N>(reinterpret_cast<const T*>(bytes));
 }
 template <int N, class T> MEZZO_INLINE void store_first(T* p, FloatN<N> v, std::int64_t count) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if constexpr (N == 16 && sizeof(T) == 4)
+        return _mm512_mask_storeu_ps(p, (__mmask16)((1u << count) - 1), (__m512)v);
+    if constexpr (N == 16 && sizeof(T) == 2) {
+        alignas(32) T all[N];
+        store<N>(all, v);
+        return _mm256_mask_storeu_epi16(p, (__mmask16)((1u << count) - 1), _mm256_load_si256((__m256i*)all));
+    }
+#endif
     alignas(4) std::uint8_t bytes[N * sizeof(T)];
     store<N>(reinterpret_cast<T*>(bytes), v);
     __builtin_memcpy(static_cast<void*>(p), bytes, static_cast<std::size_t>(count) * sizeof(T));
