@@ -161,18 +161,37 @@ MEZZO_INLINE void add_window(const WindowRow<T, R>& row, const WeightedRun<R>& c
         }
 }
 
+// The same for two rows and two columns with weights, which resizing reads between pixels.
+template <int B, class T, class R, class W>
+MEZZO_INLINE void add_four_pixels(const WindowRow<T, R>& row, const WeightedRun<R>& columns, std::int64_t c,
+                                  std::int64_t n, W (&total)[B]) {
+    using Vector = VectorOf<T>;
+    const std::int64_t below = row.width * row.channels;
+    const T* p = row.from + (row.rows.begin * row.width + columns.begin) * row.channels + c;
+    const R left = columns.weights[0], right = columns.weights[1], upper = row.rows.weights[0],
+            lower = row.rows.weights[1];
+    const auto load = [n](const T* from) __attribute__((always_inline)) {
+        return n == Vector::lanes ? Vector::load(from) : Vector::load_first(from, n);
+    };
+    for (int b = 0; b < B; ++b, p += Vector::lanes)
+        total[b] = (load(p) * left + load(p + row.channels) * right) * upper +
+                   (load(p + below) * left + load(p + below + row.channels) * right) * lower;
+}
+
 template <bool weighted, class T, class R> void window_row(const WindowRow<T, R>& row) {
     using Vector = VectorOf<T>;
     for (std::int64_t i = 0; i < row.count; ++i) {
         T* const to = row.to + i * row.channels;
         const WeightedRun<R> columns = row.columns[i];
         const R divisor = weighted ? R(1) : row.row_divisor * row.divisors[i];
+        const bool four = row.rows.end - row.rows.begin == 2 && columns.end - columns.begin == 2;
         for_channels<4, T>(
             row.first,
             row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
                 constexpr int B = decltype(block)::vectors;
                 typename Vector::V total[B] = {};
-                add_window<weighted>(row, columns, c, n, total);
+                weighted&& four ? add_four_pixels(row, columns, c, n, total)
+                                : add_window<weighted>(row, columns, c, n, total);
                 for (int b = 0; b < B; ++b) {
                     if constexpr (!weighted) total[b] /= divisor;
                     if (n == Vector::lanes)
