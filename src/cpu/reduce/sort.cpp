@@ -72,8 +72,6 @@ template <class K> void sort_entries(std::vector<Entry<K>>& entries, std::vector
     }
 }
 
-constexpr std::int64_t block = 64;  // elements that are compared together
-
 // Keeps the k entries in front of the others, in order.
 template <class K> void keep_first(std::vector<Entry<K>>& entries, std::int64_t k) {
     const auto middle = entries.begin() + k;
@@ -82,37 +80,49 @@ template <class K> void keep_first(std::vector<Entry<K>>& entries, std::int64_t 
 }
 
 // The first k > 0 of key(0) to key(length - 1), in order. Keys behind the k-th of those seen before, nearly
-// all of a long line, are passed over. behind(j, last) is how many elements from j on are
-// certain to be behind element `last`, which may be 0.
-template <class K, class F, class B> void select_first(std::vector<Entry<K>>& entries, std::int64_t length,
-                                                       std::int64_t k, const F& key, const B& behind) {
-    const std::size_t most = std::size_t(std::min(length, 2 * k + 64));
+// all of a long line, are passed over: next(j, last) is j or a later index such that no element between is in
+// front of element `last`. A few entries are kept in order, of more the k-th is searched now and then.
+template <class K, class F, class N> void select_first(std::vector<Entry<K>>& entries, std::int64_t length,
+                                                       std::int64_t k, const F& key, const N& next) {
+    constexpr std::int64_t few = 16;
+    const auto most = std::size_t(std::min(length, 2 * k + 64));
     entries.clear();
     K limit = std::numeric_limits<K>::max();
     std::int64_t last = -1;  // the k-th
-    for (std::int64_t j = 0; j < length;) {
-        if (last >= 0) j += behind(j, last);
-        for (const std::int64_t end = std::min(length, j + block); j < end; ++j) {
-            const K next = key(j);
-            if (last >= 0 && next >= limit) continue;
-            entries.push_back({next, j});
+    for (std::int64_t j = 0; j < length; ++j) {
+        if (last >= 0 && (j = next(j, last)) == length) break;
+        const Entry<K> entry{key(j), j};
+        if (last >= 0 && entry.key >= limit) continue;
+        if (k <= few) {
+            entries.insert(std::upper_bound(entries.begin(), entries.end(), entry), entry);
+            if (std::int64_t(entries.size()) < k) continue;
+            entries.resize(std::size_t(k));
+        } else {
+            entries.push_back(entry);
             if (entries.size() < most) continue;
             keep_first(entries, k);
-            limit = entries.back().key;
-            last = entries.back().position;
         }
+        limit = entries.back().key;
+        last = entries.back().position;
     }
     keep_first(entries, k);
     std::sort(entries.begin(), entries.end());
 }
 
-// How many elements of x from j on are not in front of element `last`, in whole blocks.
-std::int64_t behind(const float* x, std::int64_t j, std::int64_t n, std::int64_t last, bool descending) {
-    const RealLoops<float>& loops = real_loops<float>();
-    const std::int64_t first = j;
-    for (; j + block <= n; j += block)
-        if (!(descending ? loops.max(x + j, block) <= x[last] : loops.min(x + j, block) >= x[last])) break;
-    return j - first;
+// The first index from j on, or n, whose element may be in front of element `last` of x.
+template <class T> std::int64_t next_in_front(const T* x, std::int64_t step, std::int64_t j, std::int64_t n,
+                                              std::int64_t last, bool descending) {
+    constexpr std::int64_t block = 64;  // elements that are compared together
+    const auto limit = comparable(x[last * step]);
+    const auto behind = [&](auto v) { return descending ? v <= limit : v >= limit; };
+    for (const std::int64_t end = std::min(n, j + block); j < end; ++j)
+        if (!behind(comparable(x[j * step]))) return j;
+    if constexpr (std::is_floating_point_v<T>)
+        while (step == 1 && j + block <= n &&
+               behind((descending ? real_loops<T>().max : real_loops<T>().min)(x + j, block)))
+            j += block;
+    while (j < n && behind(comparable(x[j * step]))) ++j;
+    return j;
 }
 
 // Writes the positions of the first k elements of each line along dim.
@@ -132,11 +142,9 @@ void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, c
                 return descending ? K(~up) : up;
             };
             if (k == 0) continue;
-            if (k < length / 4) {
+            if (3 * k < length) {
                 select_first(entries, length, k, key, [&](std::int64_t j, std::int64_t last) {
-                    if constexpr (std::is_same_v<T, float>)
-                        if (inner == 1) return behind(from + o * length, j, length, last, descending);
-                    return std::int64_t(0);
+                    return next_in_front(from + o * length * inner + i, inner, j, length, last, descending);
                 });
             } else {
                 entries.resize(std::size_t(length));
