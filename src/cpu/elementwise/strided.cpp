@@ -155,6 +155,10 @@ const void* Source::convert_to(std::int64_t begin, std::int64_t n, Chunk& buffer
         });
     } else if (dense_) {
         convert(at(begin), dtype_, buffer.bytes, as_, n);
+    } else if (in_run(begin, n)) {
+        const void* const from = run_at(begin);
+        if (dtype_ == as_) return from;
+        convert(from, dtype_, buffer.bytes, as_, n);
     } else if (dtype_ == as_) {
         gather(layout_, base_, size_, begin, n, buffer.bytes);
     } else {

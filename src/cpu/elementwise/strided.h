@@ -113,6 +113,11 @@ public:
 private:
     const void* convert_to(std::int64_t begin, std::int64_t n, Chunk& buffer) const;
     void finish();
+    // Whether elements [begin, begin + n) are neighbours in memory.
+    bool in_run(std::int64_t begin, std::int64_t n) const {
+        const int last = layout_.dims - 1;
+        return layout_.strides[last] == 1 && begin % layout_.sizes[last] + n <= layout_.sizes[last];
+    }
     const char* base_;
     std::size_t size_;  // of an element in memory
     Dtype dtype_, as_;
