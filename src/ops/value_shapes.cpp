@@ -28,20 +28,21 @@ Tensor coordinates(const Tensor& x) {
     NoGrad plain;
     const Tensor mask = (x.dtype() == boolean ? x : ne(x, 0.0)).to(cpu_device).contiguous();
     const bool* set = mask.numel() > 0 ? mask.data<bool>() : nullptr;
-    const std::int64_t length = x.size(-1), n = std::count(set, set + mask.numel(), true);
-    const int last = x.dim() - 1;
-    const Tensor result = zeros({n, x.dim()}, {.dtype = int64});
+    const std::int64_t length = x.size(-1), n = std::count(set, set + mask.numel(), true), dims = x.dim();
+    const Tensor result = zeros({n, dims}, {.dtype = int64});
     if (n == 0) return result.to(x.device());
-    std::int64_t* to = result.mutable_data<std::int64_t>();
-    const std::int64_t* const end = to + result.numel();
-    Shape row = Shape::filled(last, 0);
+    std::int64_t *to = result.mutable_data<std::int64_t>(), *const end = to + result.numel();
+    const std::int64_t last = dims - 1;
+    Shape row = Shape::filled(int(last), 0);
     for (; to != end; set += length) {
+        std::int64_t* const first = to;
         for (std::int64_t j = 0; j < length && to != end; ++j) {  // without a branch that depends on set
-            for (int d = 0; d < last; ++d) to[d] = row[d];
             to[last] = j;
-            to += set[j] ? x.dim() : 0;
+            to += set[j] ? dims : 0;
         }
-        for (int d = last - 1; d >= 0 && ++row[d] == x.size(d); --d) row[d] = 0;
+        for (std::int64_t d = 0; d < last; ++d)
+            for (std::int64_t* at = first + d; at < to; at += dims) *at = row[int(d)];
+        for (int d = int(last) - 1; d >= 0 && ++row[d] == x.size(d); --d) row[d] = 0;
     }
     return result.to(x.device());
 }
@@ -61,9 +62,9 @@ std::int64_t classes_up_to(const char* op, std::int64_t largest) {
     return largest + 1;
 }
 
-// p: rows whose largest element is 1.
+// p: rows that are small enough to be added up in float64.
 Tensor drawn_with_replacement(const Tensor& p, std::int64_t count) {
-    const Tensor sums = cumsum(p, -1);
+    const Tensor sums = cumsum(p, -1, float64);
     const Tensor total = sums.slice(-1, p.size(-1) - 1, p.size(-1));
     const Tensor u = rand({p.size(0), count}, {.dtype = float64, .device = p.device()});
     return searchsorted(sums, u * total, {.right = true});
@@ -73,7 +74,7 @@ Tensor drawn_with_replacement(const Tensor& p, std::int64_t count) {
 // sampling with a reservoir", 2006).
 Tensor drawn_once_each(const Tensor& p, std::int64_t count) {
     const Tensor u = rand(p.shape(), {.dtype = float64, .device = p.device()});
-    const Tensor score = masked_fill(p / -log1p(-u), eq(p, 0.0), -1);
+    const Tensor score = masked_fill(cast(p, float64) / -log1p(-u), eq(p, 0.0), -1);
     return topk(score, count, -1).indices;
 }
 
@@ -196,8 +197,8 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, MultinomialOptions
           "multinomial: a weight is negative or not finite");
     enough(bounds[2] > 0);
     if (needed > 1) enough(all(ge(count_nonzero(p, {1}), double(needed))).item<bool>());
-    // Divided by the largest, so that neither sums nor quotients overflow.
-    const Tensor scaled = cast(p, float64) / cast(largest, float64);
+    // Divided by the largest, so that neither sums nor quotients overflow; those of other types can't.
+    const Tensor scaled = p.dtype() == float64 ? p / largest : p;
     const Tensor y = replacement ? drawn_with_replacement(scaled, count) : drawn_once_each(scaled, count);
     return weights.dim() == 2 ? y : y.reshape({count});
 }

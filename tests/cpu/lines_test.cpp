@@ -194,3 +194,47 @@ TEST_CASE("nonzero lists coordinates in order", "[lines]") {
         CHECK(values_of(masked_select(x, ne(x, 0.0))) == chosen);
     }
 }
+
+TEST_CASE("running sums and products of lines", "[lines]") {
+    for (const std::int64_t n : {1, 3, 4, 5, 1023, 1024, 1030}) {
+        const Tensor x = random({3, n}, unsigned(n)), few = eq(x, 1.0).to(float32) + 1.0;
+        std::vector<double> sums, products;
+        const std::vector<double> v = values_of(x), f = values_of(few);
+        for (std::int64_t row = 0; row < 3; ++row) {
+            double total = 0, product = 1;
+            for (std::int64_t i = row * n; i < (row + 1) * n; ++i) {
+                sums.push_back(total += v[std::size_t(i)]);
+                products.push_back(product *= f[std::size_t(i)]);
+            }
+        }
+        CAPTURE(n);
+        CHECK(values_of(cumsum(x, 1)) == sums);
+        CHECK(values_of(cumsum(x.to(int32), 1)) == sums);
+        CHECK(values_of(cumsum(x.t(), 0).t()) == sums);
+        CHECK(values_of(cumprod(few.to(float64), 1)) == products);
+        CHECK(values_of(prod(few.to(float64), {1})) == std::vector<double>{products[std::size_t(n - 1)],
+                                                                           products[std::size_t(2 * n - 1)],
+                                                                           products.back()});
+        // The gradient of running sums is sums from the end.
+        const Tensor leaf = x.clone().set_requires_grad(true);
+        cumsum(leaf, 1).backward({.gradient = few});
+        std::vector<double> reversed = values_of(sum(few, {1}, {.keepdim = true}) - cumsum(few, 1) + few);
+        CHECK(values_of(leaf.grad()) == reversed);
+    }
+}
+
+TEST_CASE("running sums of another dtype are those of the converted lines", "[lines]") {
+    for (const Dtype dtype : {float16, bfloat16, float32, int32})
+        for (const Dtype result : {float32, float64, float16}) {
+            const Tensor x = random({5, 37}, 9, false, dtype);
+            CAPTURE(dtype, result);
+            CHECK(values_of(cumsum(x, 1, result)) == values_of(cumsum(x.to(result), 1)));
+            if (!is_floating(dtype)) continue;
+            const Tensor leaf = x.clone().set_requires_grad(true);
+            const Tensor y = cumsum(leaf, 1, result);
+            CHECK(y.dtype() == result);
+            sum(y).backward();
+            CHECK(leaf.grad().dtype() == dtype);
+            CHECK(values_of(leaf.grad().slice(1, 0, 1)) == std::vector<double>(5, 37));
+        }
+}

@@ -98,6 +98,7 @@ template <class T> struct RealLoops {
     double (*sum)(const T* x, std::int64_t n);
     void (*row_sums)(double* dst, const T* x, std::int64_t rows, std::int64_t n);  // dst[i] = sum of row i
     double (*sum_squares)(const T* x, std::int64_t n);
+    double (*product)(const T* x, std::int64_t n);
     double (*dot)(const T* a, const T* b, std::int64_t n);
     T (*max)(const T* x, std::int64_t n);  // n > 0; NaN if any element is
     T (*min)(const T* x, std::int64_t n);

@@ -329,6 +329,7 @@ template <class T> constexpr RealLoops<T> real_loops = {
     sum<T>,
     row_sums<T>,
     sum_squares<T>,
+    product<T>,
     dot<T>,
     extreme<T, true>,
     extreme<T, false>,

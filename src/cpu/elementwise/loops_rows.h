@@ -33,10 +33,13 @@ template <class T> struct Doubles {
     typedef T Source __attribute__((vector_size(lanes * sizeof(T))));
 };
 
-template <class T> MEZZO_HD void add_converted(typename Doubles<T>::V& total, const T* x) {
+template <class T> MEZZO_HD typename Doubles<T>::V load_doubles(const T* x) {
     typename Doubles<T>::Source v;
     __builtin_memcpy(&v, x, sizeof v);
-    total += __builtin_convertvector(v, typename Doubles<T>::V);
+    return __builtin_convertvector(v, typename Doubles<T>::V);
+}
+template <class T> MEZZO_HD void add_converted(typename Doubles<T>::V& total, const T* x) {
+    total += load_doubles(x);
 }
 
 template <class T> MEZZO_HD double add_lanes(const typename Wide<T>::V& v) {
@@ -78,8 +81,43 @@ template <class T> double sum(const T* x, std::int64_t n) {
         n, [x](std::int64_t i) { return load_wide(x + i); }, [x](std::int64_t i) { return x[i]; });
 }
 
+// The sum of a row that is shorter than a vector.
+template <class T> MEZZO_HD double short_sum(const T* x, std::int64_t n) {
+    typedef T Source __attribute__((vector_size(4 * sizeof(T))));
+    typedef double V __attribute__((vector_size(4 * sizeof(double))));
+    V total = {};
+    std::int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        Source v;
+        __builtin_memcpy(&v, x + i, sizeof v);
+        total += __builtin_convertvector(v, V);
+    }
+    double sum = (total[0] + total[2]) + (total[1] + total[3]);
+    for (; i < n; ++i) sum += double(x[i]);
+    return sum;
+}
+
 template <class T> void row_sums(double* dst, const T* x, std::int64_t rows, std::int64_t n) {
-    for (std::int64_t i = 0; i < rows; ++i) dst[i] = sum(x + i * n, n);
+    for (std::int64_t i = 0; i < rows; ++i)
+        dst[i] = n < Wide<T>::lanes ? short_sum(x + i * n, n) : sum(x + i * n, n);
+}
+
+template <class T> double product(const T* x, std::int64_t n) {
+    using V = typename Doubles<T>::V;
+    constexpr std::int64_t lanes = Doubles<T>::lanes;
+    V a = V{} + 1, b = a, c = a, d = a;
+    std::int64_t i = 0;
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+        a *= load_doubles(x + i);
+        b *= load_doubles(x + i + lanes);
+        c *= load_doubles(x + i + 2 * lanes);
+        d *= load_doubles(x + i + 3 * lanes);
+    }
+    a = (a * b) * (c * d);
+    double total = 1;
+    for (int lane = 0; lane < lanes; ++lane) total *= a[lane];
+    for (; i < n; ++i) total *= double(x[i]);
+    return total;
 }
 
 template <class T> double sum_squares(const T* x, std::int64_t n) {

@@ -21,14 +21,10 @@ template <class T> struct ProductOf {
             return A(std::uint64_t(a) * std::uint64_t(b));
     }
     static A part(const T* x, std::int64_t n) {
-        constexpr int lanes = 8;  // products that do not wait for each other
-        A products[lanes] = {1, 1, 1, 1, 1, 1, 1, 1};
-        std::int64_t i = 0;
-        for (; i + lanes <= n; i += lanes)
-            for (int lane = 0; lane < lanes; ++lane) products[lane] = join(products[lane], A(x[i + lane]));
-        for (; i < n; ++i) products[0] = join(products[0], A(x[i]));
-        for (int lane = 1; lane < lanes; ++lane) products[0] = join(products[0], products[lane]);
-        return products[0];
+        if constexpr (std::is_same_v<A, double>) return real_loops<T>().product(x, n);
+        A product = 1;
+        for (std::int64_t i = 0; i < n; ++i) product = join(product, A(x[i]));
+        return product;
     }
     static void join_rows(A* products, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
         for (; rows > 0; --rows, x += stride)
@@ -98,7 +94,7 @@ void prod(In in, const kernels::Prod& at, Out out) {
     // Integers with a floating result are multiplied in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
-        reduce<ProductOf<T>, T>(in[0], at.axes, out[0], [](auto product) { return product; });
+        reduce<ProductOf<T>, T>(in[0], at.axes, out[0], Same());
     });
 }
 

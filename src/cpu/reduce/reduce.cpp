@@ -87,8 +87,14 @@ template <class T, bool largest> struct ExtremeOf {
         if constexpr (std::is_floating_point_v<T>) {
             return largest ? real_loops<T>().max(x, n) : real_loops<T>().min(x, n);
         } else {
-            A best = x[0];
-            for (std::int64_t i = 1; i < n; ++i) best = join(x[i], best);
+            constexpr std::int64_t width = 128;  // extremes that do not wait for each other
+            A bests[width];
+            const std::int64_t first = std::min(n, width), rows = n / width;
+            std::copy(x, x + first, bests);
+            if (rows > 1) join_rows(bests, x + width, rows - 1, width, width);
+            A best = *x;
+            for (std::int64_t i = 0; i < first; ++i) best = join(bests[i], best);
+            for (std::int64_t i = std::max(first, rows * width); i < n; ++i) best = join(x[i], best);
             return best;
         }
     }
@@ -104,9 +110,8 @@ template <class T, bool largest> struct ExtremeOf {
 };
 
 template <bool largest> void extreme(In in, const Axes& axes, Out out) {
-    with_reduction_type(in[0]->dtype, [&]<class T>(T) {
-        reduce<ExtremeOf<T, largest>, T>(in[0], axes, out[0], [](T v) { return v; });
-    });
+    with_reduction_type(in[0]->dtype,
+                        [&]<class T>(T) { reduce<ExtremeOf<T, largest>, T>(in[0], axes, out[0], Same()); });
 }
 
 // Whether a comes before b: larger (or smaller), or NaN where b is not.
@@ -230,20 +235,20 @@ namespace cpu_kernels {
 
 // Result of a total of floats.
 struct Quotient {
-    double divisor = 1;
+    double divisor;
     double operator()(double total) const { return total / divisor; }
 };
 
 void sum(In in, const kernels::Sum& at, Out out) {
     if (in[0]->dtype == boolean && out[0]->dtype == int64)
-        return reduce<SumOf<bool>, bool>(in[0], at.axes, out[0], [](std::int64_t total) { return total; });
+        return reduce<SumOf<bool>, bool>(in[0], at.axes, out[0], Same());
     // Integers with a floating result are summed in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
         if constexpr (std::is_floating_point_v<T>)
-            reduce<SumOf<T>, T>(in[0], at.axes, out[0], Quotient());
+            reduce<SumOf<T>, T>(in[0], at.axes, out[0], Same());
         else
-            reduce<SumOf<T>, T>(in[0], at.axes, out[0], [](T total) { return total; });
+            reduce<SumOf<T>, T>(in[0], at.axes, out[0], Same());
     });
 }
 
@@ -280,8 +285,7 @@ void column_sum(In in, const kernels::ColumnSum&, Out out) {
     if (out[0]->numel == 0) return;
     with_real(promote(x->dtype, out[0]->dtype), [&]<class T>(T) {
         const Source source(x, x->shape, dtype_of<T>());
-        reduce_columns<SumOf<T>, T>(source, 1, x->shape[0], x->shape[1], out[0],
-                                    [](double total) { return total; });
+        reduce_columns<SumOf<T>, T>(source, 1, x->shape[0], x->shape[1], out[0], Same());
     });
 }
 

@@ -6,7 +6,7 @@
 //   the n sums, for each i < rows
 // and optionally
 //   void parts(A* results, const T* x, rows, n): part() of each row, in one call
-// finish() converts the last A to the result's value.
+// finish() converts the last A to the result's value; Same() keeps it.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,10 @@ namespace mezzo::cpu {
 
 inline constexpr std::int64_t reduction_block = 65536;  // elements per partial result
 
+struct Same {
+    template <class A> A operator()(A result) const { return result; }
+};
+
 // Stores finish(result) for results of type A as elements of y.
 template <class A, class F>
 void write(const Tensor& y, std::int64_t begin, std::int64_t n, const A* values, const F& finish) {
@@ -26,6 +30,10 @@ void write(const Tensor& y, std::int64_t begin, std::int64_t n, const A* values,
     Chunk buffer;
     for (std::int64_t i = 0; i < n; i += chunk) {
         const std::int64_t count = n - i < chunk ? n - i : chunk;
+        if constexpr (std::is_same_v<F, Same>) {
+            sink.store(begin + i, count, values + i);
+            continue;
+        }
         for (std::int64_t j = 0; j < count; ++j) buffer.as<B>()[j] = finish(values[i + j]);
         sink.store(begin + i, count, buffer.bytes);
     }

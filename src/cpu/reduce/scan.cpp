@@ -13,16 +13,20 @@ using namespace cpu;
 
 // Type of the running value for elements T: double, or for integers, which wrap around, uint64.
 template <class T> using Kept = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, double>;
+// `associative`: next(next(kept, a), b) is next(kept, next(a, b)), but for rounding.
 struct Sum {
     static constexpr int start = 0, operands = 1;
+    static constexpr bool associative = true;
     template <class A> static A next(A sum, A x, A) { return sum + x; }
 };
 struct Product {
     static constexpr int start = 1, operands = 1;
+    static constexpr bool associative = true;
     template <class A> static A next(A product, A x, A) { return product * x; }
 };
 struct Linear {
     static constexpr int start = 0, operands = 2;
+    static constexpr bool associative = false;
     template <class A> static A next(A h, A a, A b) { return a * h + b; }
 };
 
@@ -65,13 +69,31 @@ private:
             const T* const a = a_.template read_as<T>(at, n, buffer_a);
             const T* const b = Step::operands == 1 ? a : b_.template read_as<T>(at, n, buffer_b);
             T* const y = y_.template open_as<T>(at, buffer_y);
-            for (std::int64_t j = 0; j < n; ++j) {
+            std::int64_t j = 0;
+            if constexpr (Step::associative) j = by_fours(a, n, kept, y);
+            for (; j < n; ++j) {
                 const std::int64_t i = reverse_ ? n - 1 - j : j;
                 kept = Step::next(kept, A(a[i]), A(b[i]));
                 y[i] = T(kept);
             }
             y_.finish(at, n, buffer_y);
         }
+    }
+
+    // Scans four elements at a time on their own, so that one step in four waits for the one before. Returns
+    // how many elements are done.
+    std::int64_t by_fours(const T* a, std::int64_t n, A& kept, T* y) const {
+        const std::int64_t step = reverse_ ? -1 : 1;
+        std::int64_t i = reverse_ ? n - 1 : 0, j = 0;
+        for (; j + 4 <= n; j += 4, i += 4 * step) {
+            A next[4] = {A(a[i]), A(a[i + step]), A(a[i + 2 * step]), A(a[i + 3 * step])};
+            const A first = Step::next(next[0], next[1], A()), last = Step::next(next[2], next[3], A());
+            next[1] = first, next[2] = Step::next(first, next[2], A()),
+            next[3] = Step::next(first, last, A());
+            for (int k = 0; k < 4; ++k) y[i + k * step] = T(Step::next(kept, next[k], A()));
+            kept = Step::next(kept, next[3], A());
+        }
+        return j;
     }
 
     void across(std::int64_t o, std::int64_t first, std::int64_t width) const {
