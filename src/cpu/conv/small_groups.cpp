@@ -2,11 +2,13 @@
 // copies the part of the image that some rows of windows read, with zeros around it, to float32 planes. Plane
 // s holds, for each channel of the result, channel s of its group. So a step of a product, which is a tap and
 // a plane, lies equally far from every window, and neighbouring channels of the result multiply neighbouring
-// floats.
+// floats. float32 images of depthwise convolutions are such a plane themselves, except at the border.
 #include "cpu/conv/small_groups.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
+#include <vector>
 
 #include "cpu/buffer.h"
 #include "cpu/conv/window_band.h"
@@ -23,6 +25,7 @@ constexpr std::int64_t planes_bytes = 1 << 18;
 constexpr std::int64_t most_channels = 16, widest_vector = 16;
 constexpr std::int64_t channels_at_once = 128;               // of all planes
 constexpr std::int64_t most_columns = 256;                   // of a strip; a row is one sum of a gradient
+constexpr std::int64_t most_rows = 64;                       // of a strip
 constexpr std::int64_t most_parts = 16, least_pixels = 512;  // of a weight gradient
 
 // Buffers of each thread. weight and sums belong to the thread that called, the others to each that computes.
@@ -58,70 +61,128 @@ void repeat(const Repeats& r) {
                : repeat_each<0>(r);
 }
 
-// Where some windows of a row are, and their part of the result.
+// Where some neighbouring windows are, and the first of their channels: in a row, or, `down`, in a column.
 struct Place {
     std::int64_t image, row, column, channel;
+    bool down;
 };
 
-// The windows in blocks of the result's channels and strips of columns. Rows are counted by block, strip,
-// image and row.
+// The windows in blocks of the result's channels and strips of columns. Rows are counted by block, image and
+// row.
 class Planes {
 public:
     // `outputs`: channels of the result in a group.
     Planes(const Windows& windows, std::int64_t groups, std::int64_t outputs)
-        : x(windows),
-          planes(x.channels),
-          outputs_(outputs),
-          channels_(groups * outputs),
-          strips_((x.columns + most_columns - 1) / most_columns) {
+        : x(windows), planes(x.channels), outputs_(outputs), channels_(groups * outputs) {
         const std::int64_t unit = std::lcm(outputs, widest_vector);
         block_ = std::min(channels_, std::max<std::int64_t>(1, channels_at_once / planes / unit) * unit);
+        std::int64_t first = 0, last = 0;
+        if (plain() && x.type == float32 && channels_ % widest_vector == 0 && x.columns >= wide)
+            find_inside(first, last);
+        add_strips(0, first, false);
+        add_strips(first, last, true);
+        add_strips(last, x.columns, false);
     }
 
     std::int64_t blocks() const { return (channels_ + block_ - 1) / block_; }
-    std::int64_t rows() const { return strips_ * x.images * x.rows; }  // of a block
+    std::int64_t rows() const { return x.images * x.rows; }  // of a block
     std::int64_t steps() const { return std::int64_t(x.taps.size()) * planes; }
-    // Whether a row's pixels are few enough for a thread's memory.
+    // Whether the pixels that a row of windows reads are few enough for a thread's memory.
     bool fit() const {
-        const Windows first = strip(0);
-        return WindowBand(first, planes * block_ * float_size).fits();
+        return std::all_of(strips_.begin(), strips_.end(), [&](const Strip& strip) {
+            const Windows some = windows_of(strip);
+            return WindowBand(some, planes * block_ * float_size).fits();
+        });
     }
 
     // Calls f(place, row of the kernels) for rows [begin, end) of all blocks.
     template <class F> void for_rows(std::int64_t begin, std::int64_t end, const F& f) const {
         for (std::int64_t n = 0; begin < end; begin += n) {
-            const std::int64_t index = begin / (x.images * x.rows) % strips_;
-            Place place{begin / x.rows % x.images, begin % x.rows, index * most_columns,
-                        begin / rows() * block_};
-            const std::int64_t channels = std::min(block_, channels_ - place.channel);
-            const Windows some = strip(index);
-            const WindowBand band(some, channels * float_size);
-            const std::int64_t most = band.rows_in(planes_bytes / planes),
-                               plane = band.bytes(most) / float_size;
-            n = std::min({most, end - begin, x.rows - place.row});
-            float* const copies = scratch().planes.get<float>(planes * plane);
-            std::int64_t* const offsets = scratch().offsets.get<std::int64_t>(steps());
-            for (std::int64_t s = 0; s < planes; ++s) {
-                copy(band, place, n, s, channels, copies + s * plane);
-                for (std::size_t t = 0; t < x.taps.size(); ++t)
-                    offsets[std::int64_t(t) * planes + s] =
-                        s * plane + band.offset(some.taps[t]) / float_size;
-            }
-            for (std::int64_t i = 0; i < n; ++i, ++place.row)
-                f(place, DepthwiseRow{copies + i * band.row_step() / float_size, offsets,
-                                      band.step() / float_size, steps(), some.columns, channels});
+            const Place place{begin / x.rows % x.images, begin % x.rows, 0, begin / rows() * block_, false};
+            const bool inside = place.row >= top_ && place.row < bottom_;
+            const std::int64_t border = inside ? bottom_ : place.row < top_ ? top_ : x.rows;
+            n = std::min({most_rows, end - begin, border - place.row});
+            for (const Strip& strip : strips_)
+                inside&& strip.inside ? in_place(strip, place, n, f) : copied(strip, place, n, f);
         }
     }
 
 private:
     static constexpr auto float_size = std::int64_t(sizeof(float));
+    static constexpr std::int64_t narrow = 6;  // columns of a strip that is read down
+    static constexpr std::int64_t wide = 32;   // of windows for which a border is worth strips of its own
 
-    Windows strip(std::int64_t index) const {
+    // Columns, whose taps lie beside each other in the image for all of them or for some of them only.
+    struct Strip {
+        std::int64_t first, columns;
+        bool inside;
+    };
+
+    bool plain() const { return planes == 1 && outputs_ == 1; }
+
+    void add_strips(std::int64_t first, std::int64_t last, bool inside) {
+        for (; first < last; first += most_columns)
+            strips_.push_back({first, std::min(most_columns, last - first), inside});
+    }
+
+    // The columns [first, last) and rows [top_, bottom_) of windows whose taps all lie in the image.
+    void find_inside(std::int64_t& first, std::int64_t& last) {
+        const auto along = [](std::int64_t least, std::int64_t most, std::int64_t size, std::int64_t step,
+                              std::int64_t count, std::int64_t& begin, std::int64_t& end) {
+            begin = std::clamp<std::int64_t>((std::max<std::int64_t>(-least, 0) + step - 1) / step, 0, count);
+            end = most >= size ? begin : std::clamp((size - 1 - most) / step + 1, begin, count);
+        };
+        const auto [top, bottom] =
+            std::minmax_element(x.taps.begin(), x.taps.end(), [](auto& a, auto& b) { return a.h < b.h; });
+        const auto [left, right] =
+            std::minmax_element(x.taps.begin(), x.taps.end(), [](auto& a, auto& b) { return a.w < b.w; });
+        along(top->h, bottom->h, x.height, x.step.height, x.rows, top_, bottom_);
+        along(left->w, right->w, x.width, x.step.width, x.columns, first, last);
+    }
+
+    Windows windows_of(const Strip& strip) const {
         Windows some = x;
-        const std::int64_t first = index * most_columns;
-        some.columns = std::min(most_columns, x.columns - first);
-        for (Tap& tap : some.taps) tap.w += first * x.step.width;
+        some.columns = strip.columns;
+        for (Tap& tap : some.taps) tap.w += strip.first * x.step.width;
         return some;
+    }
+
+    template <class F> void in_place(const Strip& strip, Place place, std::int64_t n, const F& f) const {
+        std::int64_t* const offsets = scratch().offsets.get<std::int64_t>(steps());
+        for (std::size_t t = 0; t < x.taps.size(); ++t)
+            offsets[t] = (x.taps[t].h * x.width + x.taps[t].w) * x.pixel;
+        place.column = strip.first;
+        for (std::int64_t i = 0; i < n; ++i, ++place.row) {
+            const std::int64_t pixel =
+                (place.image * x.height + place.row * x.step.height) * x.width + strip.first * x.step.width;
+            f(place, DepthwiseRow{reinterpret_cast<const float*>(x.data) + pixel * x.pixel + place.channel,
+                                  offsets, x.step.width * x.pixel, steps(), strip.columns,
+                                  std::min(block_, channels_ - place.channel)});
+        }
+    }
+
+    template <class F> void copied(const Strip& strip, Place place, std::int64_t rows, const F& f) const {
+        const std::int64_t channels = std::min(block_, channels_ - place.channel);
+        const Windows some = windows_of(strip);
+        const WindowBand band(some, channels * float_size);
+        const std::int64_t most = band.rows_in(planes_bytes / planes), plane = band.bytes(most) / float_size;
+        float* const copies = scratch().planes.get<float>(planes * plane);
+        std::int64_t* const offsets = scratch().offsets.get<std::int64_t>(steps());
+        for (std::int64_t s = 0; s < planes; ++s)
+            for (std::size_t t = 0; t < x.taps.size(); ++t)
+                offsets[std::int64_t(t) * planes + s] = s * plane + band.offset(some.taps[t]) / float_size;
+        const std::int64_t row = band.row_step() / float_size, column = band.step() / float_size;
+        for (std::int64_t n = 0; rows > 0; rows -= n, place.row += n) {
+            n = std::min(most, rows);
+            for (std::int64_t s = 0; s < planes; ++s) copy(band, place, n, s, channels, copies + s * plane);
+            Place at = place;
+            at.down = strip.columns <= narrow && strip.columns < n;
+            for (std::int64_t i = 0; i < (at.down ? strip.columns : n); ++i) {
+                at.row = place.row + (at.down ? 0 : i), at.column = strip.first + (at.down ? i : 0);
+                f(at, DepthwiseRow{copies + i * (at.down ? column : row), offsets, at.down ? row : column,
+                                   steps(), at.down ? n : strip.columns, channels});
+            }
+        }
     }
 
     // Plane s of the rows of windows from `place` on.
@@ -130,12 +191,11 @@ private:
         const auto size = std::int64_t(size_of(x.type));
         const std::int64_t groups = channels / outputs_, read = groups * planes;  // channels of a pixel
         const std::int64_t first = place.channel / outputs_ * planes;
-        const bool plain = planes == 1 && outputs_ == 1;
         band.copy(place.image, place.row, rows, reinterpret_cast<char*>(to),
                   [&](std::int64_t at, std::int64_t pixels, char* result) {
                       const char* const from = x.data + (at + first) * size;
                       auto* const floats = reinterpret_cast<float*>(result);
-                      if (plain) return convert_pixels(from, pixels, read, floats);
+                      if (plain()) return convert_pixels(from, pixels, read, floats);
                       Repeats r{reinterpret_cast<const float*>(from) + s,
                                 planes,
                                 groups,
@@ -160,8 +220,10 @@ private:
     }
 
     const Windows& x;
-    const std::int64_t planes, outputs_, channels_, strips_;
+    const std::int64_t planes, outputs_, channels_;
     std::int64_t block_;
+    std::int64_t top_ = 0, bottom_ = 0;
+    std::vector<Strip> strips_;
 };
 
 Planes planes_of(const WindowProduct& p) { return {p.windows, p.groups, p.columns()}; }
@@ -202,54 +264,62 @@ bool has_small_groups(const WindowGradient& p) {
 }
 
 void multiply_small_groups(const WindowProduct& p) {
+    constexpr std::int64_t line = 64, large = std::int64_t(32) << 20;  // bytes that no cache holds
     const WindowKernels& kernels = window_kernels();
     const Planes planes = planes_of(p);
     const std::int64_t ld = round_up(p.result.pixel, kernels.lanes), rows = planes.blocks() * planes.rows(),
-                       step = p.result.step.width * p.result.pixel;
+                       pixel = p.result.pixel;
+    const std::int64_t results = p.windows.images * p.result.height * p.result.width * pixel;
     const auto size = std::int64_t(size_of(p.result.type));
     const float* const weight = weight_by_steps(p, ld);
+    const bool direct = p.result.type == float32;
+    const bool stream = direct && kernels.lanes * size == line && pixel % kernels.lanes == 0 &&
+                        reinterpret_cast<std::uintptr_t>(p.result.data) % line == 0 &&
+                        results * size >= large;
     const auto compute = [&](const Place& place, const DepthwiseRow& row) {
-        const bool direct = p.result.type == float32;
         char* to =
             p.result.data + (p.result.element(place.image, place.row, place.column) + place.channel) * size;
+        const std::int64_t step =
+            (place.down ? p.result.step.height * p.result.width : p.result.step.width) * pixel;
         float* const sums =
-            direct ? reinterpret_cast<float*>(to) : scratch().row.get<float>(most_columns * row.channels);
+            direct ? reinterpret_cast<float*>(to) : scratch().row.get<float>(row.pixels * row.channels);
         const float* const w = weight + place.channel;
-        kernels.depthwise({row, w, w + row.steps * ld, ld, sums, direct ? step : row.channels});
+        kernels.depthwise({row, w, w + row.steps * ld, ld, sums, direct ? step : row.channels, stream});
         if (direct) return;
         if (step == row.channels) return convert(sums, float32, to, p.result.type, row.pixels * step);
         for (std::int64_t i = 0; i < row.pixels; ++i, to += step * size)
             convert(sums + i * row.channels, float32, to, p.result.type, row.channels);
     };
-    parallel_for(rows, grain(rows, 8 * p.windows.count() * p.result.pixel * planes.steps()),
+    parallel_for(rows, grain(rows, 8 * p.windows.count() * pixel * planes.steps()),
                  [&](std::int64_t begin, std::int64_t end) { planes.for_rows(begin, end, compute); });
 }
 
 // The split of the rows into parts depends on the sizes alone, and the parts' sums are added in order.
 void add_small_group_gradient(const WindowGradient& p) {
     const WindowKernels& kernels = window_kernels();
+    const Windows& x = p.windows;
     const Planes planes = planes_of(p);
     const std::int64_t ld = round_up(p.outputs, kernels.lanes), steps = planes.steps(), rows = planes.rows();
     const std::int64_t parts =
-        std::min(rows, std::clamp<std::int64_t>(p.windows.count() / least_pixels, 1, most_parts));
+        std::min(rows, std::clamp<std::int64_t>(x.count() / least_pixels, 1, most_parts));
     float* const sums = scratch().sums.get<float>(parts * steps * ld + steps * p.outputs);
     std::fill_n(sums, parts * steps * ld, 0.0f);
     const auto size = std::int64_t(size_of(p.gradient_type));
     const auto add_row = [&](const Place& place, const DepthwiseRow& row, float* to) {
+        const std::int64_t step = (place.down ? x.columns : 1) * p.outputs;
         const char* g =
             p.gradient +
-            (((place.image * p.windows.rows + place.row) * p.windows.columns + place.column) * p.outputs +
-             place.channel) *
+            (((place.image * x.rows + place.row) * x.columns + place.column) * p.outputs + place.channel) *
                 size;
         if (p.gradient_type == float32)
-            return kernels.depthwise_gradient({row, reinterpret_cast<const float*>(g), p.outputs, to, ld});
-        float* const copy = scratch().row.get<float>(most_columns * row.channels);
-        for (std::int64_t i = 0; i < row.pixels; ++i, g += p.outputs * size)
+            return kernels.depthwise_gradient({row, reinterpret_cast<const float*>(g), step, to, ld});
+        float* const copy = scratch().row.get<float>(row.pixels * row.channels);
+        for (std::int64_t i = 0; i < row.pixels; ++i, g += step * size)
             convert(g, p.gradient_type, copy + i * row.channels, float32, row.channels);
         kernels.depthwise_gradient({row, copy, row.channels, to, ld});
     };
     const std::int64_t units = planes.blocks() * parts;
-    parallel_for(units, grain(units, 8 * p.windows.count() * p.outputs * steps),
+    parallel_for(units, grain(units, 8 * x.count() * p.outputs * steps),
                  [&](std::int64_t begin, std::int64_t end) {
                      for (std::int64_t u = begin; u < end; ++u) {
                          const std::int64_t block = u / parts * rows, part = u % parts;

@@ -176,7 +176,10 @@ MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i, st
             for (int p = 0; p < P; ++p) sum[p] += load<lanes>(at + p * stride) * v;
         }
         float* const to = d.to + i * d.ld + c;
-        if (count == lanes) {
+        if (d.stream) {
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) stream<lanes>(to + p * d.ld, sum[p]);
+        } else if (count == lanes) {
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p) store<lanes>(to + p * d.ld, sum[p]);
         } else {
@@ -190,6 +193,7 @@ MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i, st
 template <int = 0> void depthwise(const DepthwiseProduct& d) {
     for (std::int64_t c = 0; c < d.row.channels; c += lanes)
         d.row.pixels % 7 == 0 ? depthwise_pixels<7>(d, 0, c) : depthwise_pixels<8>(d, 0, c);
+    if (d.stream) fence();
 }
 
 // Steps from t on, T at a time and then fewer, of a vector of channels.

@@ -38,6 +38,7 @@ struct DepthwiseProduct {
     std::int64_t ld_w;
     float* to;
     std::int64_t ld;
+    bool stream;  // past the caches: `to`, ld and the channels are multiples of a vector
 };
 // sums[t * ld_sums + c] += sum over pixels of gradient[i * ld_gradient + c] * step t of pixel i, channel c.
 // Rows of sums are whole vectors.
