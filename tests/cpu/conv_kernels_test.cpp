@@ -160,6 +160,29 @@ TEST_CASE("conv kernels: groups of few channels", "[conv]") {
                    .padding = 1,
                    .groups = 40,
                    .dtype = dtype});
+            // Pixels inside, whose taps are the image's own, and borders of several widths.
+            for (const std::int64_t padding : {0, 1, 2, 5})
+                for (const std::int64_t stride : {1, 2, 3})
+                    check({.n = 2,
+                           .h = 11,
+                           .w = 105,
+                           .c = 16,
+                           .o = 16,
+                           .kernel = {3, 2},
+                           .stride = {1, stride},
+                           .padding = padding,
+                           .dilation = {2, 3},
+                           .groups = 16,
+                           .dtype = dtype});
+            check({.n = 1,
+                   .h = 3,
+                   .w = 290,
+                   .c = 16,
+                   .o = 16,
+                   .kernel = {4, 2},
+                   .padding = {3, 0},
+                   .groups = 16,
+                   .dtype = dtype});
             check({.n = 2,
                    .h = 9,
                    .w = 11,
@@ -171,6 +194,24 @@ TEST_CASE("conv kernels: groups of few channels", "[conv]") {
                    .groups = 2,
                    .dtype = dtype});
         }
+    });
+}
+
+TEST_CASE("conv kernels: depthwise results that no cache holds", "[conv]") {
+    for_isas([] {
+        const Shape shape{1, 725, 724, 16};
+        const Tensor x = ones(shape), w = ones({16, 3, 3, 1}), y = empty(shape);
+        const kernels::ConvGeometry geometry{.stride = 1, .padding = 1, .dilation = 1, .groups = 16};
+        const Tensor forward[] = {x, w};
+        test::cpu_kernel<kernels::Conv2d>(forward, {geometry}, {&y, 1});
+        const auto* const values = reinterpret_cast<const float*>(y->bytes());
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < y->numel; ++i) {
+            const std::int64_t row = i / 16 / 724, column = i / 16 % 724;
+            const float taps = float((2 + (row > 0 && row < 724)) * (2 + (column > 0 && column < 723)));
+            wrong += values[i] != taps;
+        }
+        CHECK(wrong == 0);
     });
 }
 

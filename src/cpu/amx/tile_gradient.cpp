@@ -120,7 +120,8 @@ private:
 bool suits_tiles(const WindowGradient& p, const TileProduct& product) {
     const Windows& x = p.windows;
     const std::int64_t sums = p.outputs * x.steps(), pixels = tiles_of(x.columns) * tile_rows;
-    if (!product.add_gradient || x.type != bfloat16 || p.gradient_type != bfloat16) return false;
+    if (!product.add_gradient || x.channels > x.pixel || x.type != bfloat16 || p.gradient_type != bfloat16)
+        return false;
     if (p.groups != 1 || x.taps.size() < 2 || x.channels % tile_rows != 0 || p.outputs % tile_rows != 0)
         return false;
     const WindowBand band(x, x.channels * pair_size);

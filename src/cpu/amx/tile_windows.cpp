@@ -140,7 +140,8 @@ private:
 
 bool suits_tiles(const WindowProduct& p, const TileProduct& product) {
     const Windows& x = p.windows;
-    if (!product.multiply_windows || x.type != bfloat16 || p.weight.type != bfloat16) return false;
+    if (!product.multiply_windows || x.channels > x.pixel || x.type != bfloat16 || p.weight.type != bfloat16)
+        return false;
     // A kernel of one tap needs no padded copy: its windows are the image itself, or with a stride so few of
     // the pixels that copying those is less work than copying the image's rows. Only the strided result of a
     // gradient by the input makes the copy worthwhile.

@@ -1,12 +1,14 @@
 // Convolutions and their gradients as products of windows with the weight.
 #include "kernels/conv.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "cpu/conv/window_product.h"
 #include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
+#include "cpu/parallel.h"
 
 namespace mezzo {
 namespace {
@@ -24,6 +26,35 @@ Tensor row_major(const Tensor& x) {
 char* data(const Tensor& x) { return x->numel ? x->bytes() : nullptr; }
 
 Size2d kernel_size(const Shape& weight) { return {weight[1], weight[2]}; }
+
+constexpr std::int64_t few_channels = 16;
+
+// Windows of one group of few float32 channels, whose taps in a row of the kernel are neighbours, get one tap
+// per row, which has the channels of all of them: in a copy of the images with zeros at the sides, which is
+// returned. Otherwise returns an undefined tensor.
+Tensor join_taps(Windows& x, Size2d kernel, const kernels::ConvGeometry& geometry) {
+    if (x.type != float32 || geometry.groups != 1 || geometry.dilation.width != 1 || kernel.width == 1 ||
+        x.channels > few_channels || x.count() * x.steps() == 0)
+        return {};
+    const std::int64_t before = geometry.padding.width, width = (x.columns - 1) * x.step.width + kernel.width,
+                       pixel = x.pixel, inside = std::clamp<std::int64_t>(width - before, 0, x.width);
+    Tensor copy = empty({x.images, x.height, width, pixel}, {.dtype = x.type});
+    const auto* from = reinterpret_cast<const float*>(x.data);
+    auto* const to = reinterpret_cast<float*>(copy->bytes());
+    parallel_for(x.images * x.height, grain / (width * pixel) + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            float* const at = std::fill_n(to + row * width * pixel, std::min(before, width) * pixel, 0.0f);
+            std::fill(std::copy_n(from + row * x.width * pixel, inside * pixel, at),
+                      to + (row + 1) * width * pixel, 0.0f);
+        }
+    });
+    x.data = copy->bytes(), x.width = width, x.channels *= kernel.width;
+    std::vector<Tap> taps;
+    for (std::int64_t r = 0; r < kernel.height; ++r)
+        taps.push_back({x.taps[std::size_t(r * kernel.width)].h, 0, r});
+    x.taps = std::move(taps);
+    return copy;
+}
 
 // Sets `images` [N, H, W, C] as the source in which windows lie.
 void set_source(Windows& windows, const Tensor& images, std::int64_t groups) {
@@ -58,6 +89,8 @@ void conv2d(In in, const kernels::Conv2d& at, Out out) {
     set_source(p.windows, x, at.geometry.groups);
     p.windows.rows = y->shape[1], p.windows.columns = y->shape[2];
     p.weight = weight_of(weight);
+    const Tensor joined = join_taps(p.windows, kernel_size(weight->shape), at.geometry);
+    p.weight.inputs = p.windows.channels, p.weight.taps = std::int64_t(p.windows.taps.size());
     p.groups = at.geometry.groups;
     p.result = pixels_of(y);
     Tensor bias;
@@ -109,6 +142,7 @@ void conv2d_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out) {
     p.windows = windows_of_input(at.geometry, kernel_size(dw->shape));
     set_source(p.windows, x, at.geometry.groups);
     p.windows.rows = g->shape[1], p.windows.columns = g->shape[2];
+    const Tensor joined = join_taps(p.windows, kernel_size(dw->shape), at.geometry);
     p.gradient = data(g);
     p.gradient_type = g->dtype;
     p.outputs = dw->shape[0];

@@ -22,7 +22,7 @@ struct Windows {
     Dtype type = float32;
     std::int64_t images = 0, height = 0, width = 0;  // of the source
     std::int64_t pixel = 0;                          // elements from one pixel to the next
-    std::int64_t channels = 0;                       // that belong to the window
+    std::int64_t channels = 0;                       // of a tap; more than `pixel`: of several pixels
     std::int64_t rows = 0, columns = 0;              // windows per image
     Size2d step = 1;
     std::vector<Tap> taps = {};
