@@ -59,6 +59,11 @@ Tensor repeated(const Tensor& x, int dim, std::int64_t count, bool inner) {
     return flat.expand({flat.size(0), count, flat.size(2)}).reshape(shape);
 }
 
+// y, which was made of x, with memory of its own.
+Tensor apart(const Tensor& y, const Tensor& x) {
+    return y.impl()->storage == x.impl()->storage ? y.clone() : y;
+}
+
 void check_count(const char* op, std::int64_t count) {
     check(count >= 0, ErrorKind::value, op, ": a count of ", count, " is negative");
 }
@@ -140,15 +145,14 @@ Tensor repeat(const Tensor& x, const Shape& counts) {
     Tensor y = x.reshape(shape);
     for (int d = 0; d < counts.size(); ++d)
         if (counts[d] != 1) y = repeated(y, d, counts[d], false);
-    return y.impl() == x.impl() || y.is_view() ? y.clone() : y;
+    return apart(y, x);
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t count, std::int64_t dim) {
     const CompositeOp here("repeat_interleave");
     const int d = dim_to_part("repeat_interleave", x, dim);
     check_count("repeat_interleave", count);
-    const Tensor y = repeated(x, d, count, true);
-    return y.is_view() || y.impl() == x.impl() ? y.clone() : y;
+    return apart(repeated(x, d, count, true), x);
 }
 
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
