@@ -94,9 +94,11 @@ template <class K, class F, class N> void select_first(std::vector<Entry<K>>& en
         const Entry<K> entry{key(j), j};
         if (last >= 0 && entry.key >= limit) continue;
         if (k <= few) {
-            entries.insert(std::upper_bound(entries.begin(), entries.end(), entry), entry);
+            if (std::int64_t(entries.size()) < k) entries.push_back(entry);
+            std::size_t at = entries.size() - 1;
+            for (; at > 0 && entry < entries[at - 1]; --at) entries[at] = entries[at - 1];
+            entries[at] = entry;
             if (std::int64_t(entries.size()) < k) continue;
-            entries.resize(std::size_t(k));
         } else {
             entries.push_back(entry);
             if (entries.size() < most) continue;
@@ -105,6 +107,7 @@ template <class K, class F, class N> void select_first(std::vector<Entry<K>>& en
         limit = entries.back().key;
         last = entries.back().position;
     }
+    if (k <= few) return;
     keep_first(entries, k);
     std::sort(entries.begin(), entries.end());
 }
@@ -125,6 +128,20 @@ template <class T> std::int64_t next_in_front(const T* x, std::int64_t step, std
     return j;
 }
 
+constexpr std::int64_t short_line = 16;
+
+// Writes the positions of all elements of a short line in order: each to the place that is the number of
+// elements in front of it. No branch depends on elements.
+template <class F> void order_short(std::int64_t length, const F& key, std::int64_t* to) {
+    std::uint64_t keys[short_line];
+    for (std::int64_t j = 0; j < length; ++j) keys[j] = std::uint64_t(key(j)) << 32 | std::uint64_t(j);
+    for (std::int64_t j = 0; j < length; ++j) {
+        std::int64_t place = 0;
+        for (std::int64_t i = 0; i < length; ++i) place += keys[i] < keys[j];
+        to[place] = j;
+    }
+}
+
 // Writes the positions of the first k elements of each line along dim.
 template <class T>
 void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, const Tensor& y) {
@@ -142,6 +159,13 @@ void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, c
                 return descending ? K(~up) : up;
             };
             if (k == 0) continue;
+            if constexpr (sizeof(K) == 4)
+                if (length <= short_line) {
+                    std::int64_t positions[short_line];
+                    order_short(length, key, positions);
+                    for (std::int64_t j = 0; j < k; ++j) to[(o * k + j) * inner + i] = positions[j];
+                    continue;
+                }
             if (3 * k < length) {
                 select_first(entries, length, k, key, [&](std::int64_t j, std::int64_t last) {
                     return next_in_front(from + o * length * inner + i, inner, j, length, last, descending);
@@ -157,6 +181,18 @@ void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, c
     });
 }
 
+// The number of elements of a sorted row for which before() holds: a prefix. Without branches on elements, so
+// that the searches for several values overlap.
+template <class T, class F> std::int64_t length_of_prefix(const T* row, std::int64_t n, const F& before) {
+    const T* base = row;
+    while (n > 1) {
+        const std::int64_t half = n / 2;
+        base += before(base[half - 1]) ? half : 0;
+        n -= half;
+    }
+    return base - row + (n == 1 && before(*base) ? 1 : 0);
+}
+
 template <class T> void search(const Tensor& sorted, const Tensor& values, bool right, const Tensor& y) {
     using K = KeyOf<T>;
     const std::int64_t n = sorted->shape.back(), m = values->shape.size() ? values->shape.back() : 1;
@@ -167,13 +203,15 @@ template <class T> void search(const Tensor& sorted, const Tensor& values, bool 
     parallel_for(values->numel, grain / 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
             const T* const row = shared ? rows : rows + i / m * n;
-            const K key = key_of<K>(comparable(v[i]));
-            to[i] = std::partition_point(row, row + n,
-                                         [&](T element) {
-                                             const K k = key_of<K>(comparable(element));
-                                             return k < key || (right && k == key);
-                                         }) -
-                    row;
+            const auto value = comparable(v[i]);
+            if (value != value)  // NaN is behind all numbers
+                to[i] = right ? n : length_of_prefix(row, n, [&](T e) {
+                    return key_of<K>(comparable(e)) < key_of<K>(value);
+                });
+            else if (right)
+                to[i] = length_of_prefix(row, n, [&](T e) { return comparable(e) <= value; });
+            else
+                to[i] = length_of_prefix(row, n, [&](T e) { return comparable(e) < value; });
         }
     });
 }
