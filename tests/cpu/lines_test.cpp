@@ -238,3 +238,26 @@ TEST_CASE("running sums of another dtype are those of the converted lines", "[li
             CHECK(values_of(leaf.grad().slice(1, 0, 1)) == std::vector<double>(5, 37));
         }
 }
+
+TEST_CASE("softmax down columns is that along rows", "[lines]") {
+    for (const std::int64_t n : {1, 2, 63, 64, 65, 200})
+        for (const std::int64_t inner : {2, 5, 64, 70})
+            for (const Dtype dtype : {float32, float64}) {
+                const Tensor x = (random({2, n, inner}, unsigned(n + inner), false, dtype) * 0.1);
+                const Tensor g = random(x.shape(), 3, false, dtype);
+                const Tensor down = x.clone().set_requires_grad(true);
+                const Tensor along = x.transpose(1, 2).contiguous().set_requires_grad(true);
+                const Tensor y = softmax(down, 1), expected = softmax(along, 2);
+                y.backward({.gradient = g});
+                expected.backward({.gradient = g.transpose(1, 2).contiguous()});
+                NoGrad plain;
+                const double bound = dtype == float32 ? 1e-6 : 1e-15;
+                CAPTURE(n, inner, dtype);
+                CHECK(max(abs(y - expected.transpose(1, 2))).item<double>() <= bound);
+                CHECK(max(abs(down.grad() - along.grad().transpose(1, 2))).item<double>() <= 40 * bound);
+            }
+    Tensor x = random({3, 100, 8}, 1);
+    x.slice(1, 7, 8).slice(2, 2, 3).fill_(nan_value);
+    const Tensor y = softmax(x, 1);
+    CHECK(sum(ne(y, y)).item<std::int64_t>() == 300);
+}

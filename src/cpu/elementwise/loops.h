@@ -94,6 +94,8 @@ template <class T> struct DroppedSumLoop {
 
 // Loops over floating T. A sum of floats is cut into blocks of at most 1,024 elements; a block has at least
 // 16 partial sums in float, which are added up in double.
+constexpr std::int64_t softmax_width = 64;
+
 template <class T> struct RealLoops {
     double (*sum)(const T* x, std::int64_t n);
     void (*row_sums)(double* dst, const T* x, std::int64_t rows, std::int64_t n);  // dst[i] = sum of row i
@@ -107,7 +109,11 @@ template <class T> struct RealLoops {
     // Of `rows` rows of n elements.
     void (*softmax)(T* dst, const T* x, std::int64_t rows, std::int64_t n);
     void (*softmax_grad)(T* dst, const T* g, const T* y, std::int64_t rows,
-                         std::int64_t n);                                                  // y (g - sum(g y))
+                         std::int64_t n);  // y (g - sum(g y))
+    // Of n <= softmax_width columns of `rows` rows, which lie `stride` elements apart.
+    void (*softmax_columns)(T* dst, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n);
+    void (*softmax_grad_columns)(T* dst, const T* g, const T* y, std::int64_t rows, std::int64_t stride,
+                                 std::int64_t n);
     void (*log_softmax_grad)(T* dst, const T* g, const T* y, std::int64_t n, double sum);  // g - e^y sum
     void (*clamp_grad)(T* dst, const T* g, const T* x, std::int64_t n, T low, T high);
     // By GateOp. The results may be operands.

@@ -336,6 +336,8 @@ template <class T> constexpr RealLoops<T> real_loops = {
     exp_sum<T>,
     softmax<T>,
     softmax_grad<T>,
+    softmax_columns<T>,
+    softmax_grad_columns<T>,
     log_softmax_grad<T>,
     clamp_grad<T>,
     {gate<functors::glu, T>, gate<functors::swiglu, T>},

@@ -176,9 +176,24 @@ template <class T, bool largest>
 MEZZO_HD void take_better(typename Wide<T>::V& best, const typename Wide<T>::V& x) {
     best = ((largest ? x > best : x < best) | (x != x)) ? x : best;
 }
+template <class T, int lanes> struct PartOf { typedef T V __attribute__((vector_size(lanes * sizeof(T)))); };
+
+// The best lane of v: of its halves, and so on.
+template <class T, bool largest, int lanes> MEZZO_HD T best_lane(const typename PartOf<T, lanes>::V& v) {
+    if constexpr (lanes == 2) {
+        return better<T, largest>(v[1], v[0]);
+    } else {
+        using Half = typename PartOf<T, lanes / 2>::V;
+        Half half[2];
+        __builtin_memcpy(half, &v, sizeof v);
+        const Half best =
+            ((largest ? half[1] > half[0] : half[1] < half[0]) | (half[1] != half[1])) ? half[1] : half[0];
+        return best_lane<T, largest, lanes / 2>(best);
+    }
+}
+
 template <class T, bool largest> MEZZO_HD T extreme(const T* x, std::int64_t n) {
     constexpr std::int64_t lanes = Wide<T>::lanes;
-    T part[lanes];
     if (n < lanes) {
         T best = x[0];
         for (std::int64_t i = 1; i < n; ++i) best = better<T, largest>(x[i], best);
@@ -197,10 +212,7 @@ template <class T, bool largest> MEZZO_HD T extreme(const T* x, std::int64_t n) 
     take_better<T, largest>(v0, v1);
     take_better<T, largest>(v2, v3);
     take_better<T, largest>(v0, v2);
-    for (int j = 0; j < lanes; ++j) part[j] = v0[j];
-    for (int width = lanes / 2; width > 0; width /= 2)
-        for (int j = 0; j < width; ++j) part[j] = better<T, largest>(part[j + width], part[j]);
-    return part[0];
+    return best_lane<T, largest, int(lanes)>(v0);
 }
 
 template <class T> MEZZO_HD double exp_sum(T* dst, const T* x, std::int64_t n, T shift) {
@@ -228,6 +240,58 @@ template <class T> void softmax_grad(T* dst, const T* g, const T* y, std::int64_
     for (std::int64_t row = 0; row < rows; ++row, g += n, y += n, dst += n) {
         const T dot_g_y = T(dot(g, y, n));
         MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = y[i] * (g[i] - dot_g_y);
+    }
+}
+
+// The same down the columns of x [rows, n], whose rows lie `stride` elements apart.
+template <class T>
+void softmax_columns(T* dst, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+    constexpr std::int64_t together = 64;  // rows that are added up before their sum is converted
+    T largest[softmax_width], part[softmax_width];
+    double total[softmax_width] = {};
+    for (std::int64_t c = 0; c < n; ++c) largest[c] = x[c];
+    for (std::int64_t i = 1; i < rows; ++i) {
+        const T* const from = x + i * stride;
+        MEZZO_VECTOR_LOOP for (std::int64_t c = 0; c < n; ++c) largest[c] =
+            better<T, true>(from[c], largest[c]);
+    }
+    for (std::int64_t i = 0; i < rows;) {
+        for (std::int64_t c = 0; c < n; ++c) part[c] = 0;
+        for (const std::int64_t end = rows - i < together ? rows : i + together; i < end; ++i) {
+            const T* const from = x + i * stride;
+            T* const to = dst + i * stride;
+            MEZZO_VECTOR_LOOP for (std::int64_t c = 0; c < n; ++c) {
+                to[c] = functors::math::exp(from[c] - largest[c]);
+                part[c] += to[c];
+            }
+        }
+        for (std::int64_t c = 0; c < n; ++c) total[c] += double(part[c]);
+    }
+    for (std::int64_t c = 0; c < n; ++c) part[c] = T(1 / total[c]);
+    for (std::int64_t i = 0; i < rows; ++i) {
+        T* const to = dst + i * stride;
+        MEZZO_VECTOR_LOOP for (std::int64_t c = 0; c < n; ++c) to[c] *= part[c];
+    }
+}
+
+template <class T> void softmax_grad_columns(T* dst, const T* g, const T* y, std::int64_t rows,
+                                             std::int64_t stride, std::int64_t n) {
+    constexpr std::int64_t together = 64;
+    T part[softmax_width];
+    double total[softmax_width] = {};
+    for (std::int64_t i = 0; i < rows;) {
+        for (std::int64_t c = 0; c < n; ++c) part[c] = 0;
+        for (const std::int64_t end = rows - i < together ? rows : i + together; i < end; ++i) {
+            const T *const from_g = g + i * stride, *const from_y = y + i * stride;
+            MEZZO_VECTOR_LOOP for (std::int64_t c = 0; c < n; ++c) part[c] += from_g[c] * from_y[c];
+        }
+        for (std::int64_t c = 0; c < n; ++c) total[c] += double(part[c]);
+    }
+    for (std::int64_t c = 0; c < n; ++c) part[c] = T(total[c]);
+    for (std::int64_t i = 0; i < rows; ++i) {
+        const T *const from_g = g + i * stride, *const from_y = y + i * stride;
+        T* const to = dst + i * stride;
+        MEZZO_VECTOR_LOOP for (std::int64_t c = 0; c < n; ++c) to[c] = from_y[c] * (from_g[c] - part[c]);
     }
 }
 
