@@ -39,7 +39,7 @@ Scratch& scratch() {
 
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Pixels of `groups` floats, which lie `stride` apart, each of which is repeated N times, or n times if N is 0.
+// Pixels of `groups` floats, `stride` apart, each of which is repeated N times, or n times if N is 0.
 struct Repeats {
     const float* from;
     std::int64_t stride, groups;
@@ -61,8 +61,8 @@ void repeat(const Repeats& r) {
                : repeat_each<0>(r);
 }
 
-// Where some neighbouring windows are, and the first of their channels: in a row, or, `down`, in a column.
-struct Place {
+// The first of some neighbouring windows and of their channels. The windows lie in a row, or `down` a column.
+struct Position {
     std::int64_t image, row, column, channel;
     bool down;
 };
@@ -95,15 +95,16 @@ public:
         });
     }
 
-    // Calls f(place, row of the kernels) for rows [begin, end) of all blocks.
+    // Calls f(position, row of the kernels) for rows [begin, end) of all blocks.
     template <class F> void for_rows(std::int64_t begin, std::int64_t end, const F& f) const {
         for (std::int64_t n = 0; begin < end; begin += n) {
-            const Place place{begin / x.rows % x.images, begin % x.rows, 0, begin / rows() * block_, false};
-            const bool inside = place.row >= top_ && place.row < bottom_;
-            const std::int64_t border = inside ? bottom_ : place.row < top_ ? top_ : x.rows;
-            n = std::min({most_rows, end - begin, border - place.row});
+            const Position position{begin / x.rows % x.images, begin % x.rows, 0, begin / rows() * block_,
+                                    false};
+            const bool inside = position.row >= top_ && position.row < bottom_;
+            const std::int64_t border = inside ? bottom_ : position.row < top_ ? top_ : x.rows;
+            n = std::min({most_rows, end - begin, border - position.row});
             for (const Strip& strip : strips_)
-                inside&& strip.inside ? in_place(strip, place, n, f) : copied(strip, place, n, f);
+                inside&& strip.inside ? in_place(strip, position, n, f) : copied(strip, position, n, f);
         }
     }
 
@@ -112,7 +113,7 @@ private:
     static constexpr std::int64_t narrow = 6;  // columns of a strip that is read down
     static constexpr std::int64_t wide = 32;   // of windows for which a border is worth strips of its own
 
-    // Columns, whose taps lie beside each other in the image for all of them or for some of them only.
+    // Columns of windows. `inside`: no tap is left or right of the image.
     struct Strip {
         std::int64_t first, columns;
         bool inside;
@@ -147,22 +148,25 @@ private:
         return some;
     }
 
-    template <class F> void in_place(const Strip& strip, Place place, std::int64_t n, const F& f) const {
+    template <class F>
+    void in_place(const Strip& strip, Position position, std::int64_t n, const F& f) const {
         std::int64_t* const offsets = scratch().offsets.get<std::int64_t>(steps());
         for (std::size_t t = 0; t < x.taps.size(); ++t)
             offsets[t] = (x.taps[t].h * x.width + x.taps[t].w) * x.pixel;
-        place.column = strip.first;
-        for (std::int64_t i = 0; i < n; ++i, ++place.row) {
-            const std::int64_t pixel =
-                (place.image * x.height + place.row * x.step.height) * x.width + strip.first * x.step.width;
-            f(place, DepthwiseRow{reinterpret_cast<const float*>(x.data) + pixel * x.pixel + place.channel,
-                                  offsets, x.step.width * x.pixel, steps(), strip.columns,
-                                  std::min(block_, channels_ - place.channel)});
+        position.column = strip.first;
+        for (std::int64_t i = 0; i < n; ++i, ++position.row) {
+            const std::int64_t pixel = (position.image * x.height + position.row * x.step.height) * x.width +
+                                       strip.first * x.step.width;
+            f(position,
+              DepthwiseRow{reinterpret_cast<const float*>(x.data) + pixel * x.pixel + position.channel,
+                           offsets, x.step.width * x.pixel, steps(), strip.columns,
+                           std::min(block_, channels_ - position.channel)});
         }
     }
 
-    template <class F> void copied(const Strip& strip, Place place, std::int64_t rows, const F& f) const {
-        const std::int64_t channels = std::min(block_, channels_ - place.channel);
+    template <class F>
+    void copied(const Strip& strip, Position position, std::int64_t rows, const F& f) const {
+        const std::int64_t channels = std::min(block_, channels_ - position.channel);
         const Windows some = windows_of(strip);
         const WindowBand band(some, channels * float_size);
         const std::int64_t most = band.rows_in(planes_bytes / planes), plane = band.bytes(most) / float_size;
@@ -172,26 +176,27 @@ private:
             for (std::size_t t = 0; t < x.taps.size(); ++t)
                 offsets[std::int64_t(t) * planes + s] = s * plane + band.offset(some.taps[t]) / float_size;
         const std::int64_t row = band.row_step() / float_size, column = band.step() / float_size;
-        for (std::int64_t n = 0; rows > 0; rows -= n, place.row += n) {
+        for (std::int64_t n = 0; rows > 0; rows -= n, position.row += n) {
             n = std::min(most, rows);
-            for (std::int64_t s = 0; s < planes; ++s) copy(band, place, n, s, channels, copies + s * plane);
-            Place at = place;
+            for (std::int64_t s = 0; s < planes; ++s)
+                copy(band, position, n, s, channels, copies + s * plane);
+            Position at = position;
             at.down = strip.columns <= narrow && strip.columns < n;
             for (std::int64_t i = 0; i < (at.down ? strip.columns : n); ++i) {
-                at.row = place.row + (at.down ? 0 : i), at.column = strip.first + (at.down ? i : 0);
+                at.row = position.row + (at.down ? 0 : i), at.column = strip.first + (at.down ? i : 0);
                 f(at, DepthwiseRow{copies + i * (at.down ? column : row), offsets, at.down ? row : column,
                                    steps(), at.down ? n : strip.columns, channels});
             }
         }
     }
 
-    // Plane s of the rows of windows from `place` on.
-    void copy(const WindowBand& band, const Place& place, std::int64_t rows, std::int64_t s,
+    // Copies plane s of the rows of windows from `position` on.
+    void copy(const WindowBand& band, const Position& position, std::int64_t rows, std::int64_t s,
               std::int64_t channels, float* to) const {
         const auto size = std::int64_t(size_of(x.type));
         const std::int64_t groups = channels / outputs_, read = groups * planes;  // channels of a pixel
-        const std::int64_t first = place.channel / outputs_ * planes;
-        band.copy(place.image, place.row, rows, reinterpret_cast<char*>(to),
+        const std::int64_t first = position.channel / outputs_ * planes;
+        band.copy(position.image, position.row, rows, reinterpret_cast<char*>(to),
                   [&](std::int64_t at, std::int64_t pixels, char* result) {
                       const char* const from = x.data + (at + first) * size;
                       auto* const floats = reinterpret_cast<float*>(result);
@@ -276,14 +281,15 @@ void multiply_small_groups(const WindowProduct& p) {
     const bool stream = direct && kernels.lanes * size == line && pixel % kernels.lanes == 0 &&
                         reinterpret_cast<std::uintptr_t>(p.result.data) % line == 0 &&
                         results * size >= large;
-    const auto compute = [&](const Place& place, const DepthwiseRow& row) {
+    const auto compute = [&](const Position& position, const DepthwiseRow& row) {
         char* to =
-            p.result.data + (p.result.element(place.image, place.row, place.column) + place.channel) * size;
+            p.result.data +
+            (p.result.element(position.image, position.row, position.column) + position.channel) * size;
         const std::int64_t step =
-            (place.down ? p.result.step.height * p.result.width : p.result.step.width) * pixel;
+            (position.down ? p.result.step.height * p.result.width : p.result.step.width) * pixel;
         float* const sums =
             direct ? reinterpret_cast<float*>(to) : scratch().row.get<float>(row.pixels * row.channels);
-        const float* const w = weight + place.channel;
+        const float* const w = weight + position.channel;
         kernels.depthwise({row, w, w + row.steps * ld, ld, sums, direct ? step : row.channels, stream});
         if (direct) return;
         if (step == row.channels) return convert(sums, float32, to, p.result.type, row.pixels * step);
@@ -305,11 +311,12 @@ void add_small_group_gradient(const WindowGradient& p) {
     float* const sums = scratch().sums.get<float>(parts * steps * ld + steps * p.outputs);
     std::fill_n(sums, parts * steps * ld, 0.0f);
     const auto size = std::int64_t(size_of(p.gradient_type));
-    const auto add_row = [&](const Place& place, const DepthwiseRow& row, float* to) {
-        const std::int64_t step = (place.down ? x.columns : 1) * p.outputs;
+    const auto add_row = [&](const Position& position, const DepthwiseRow& row, float* to) {
+        const std::int64_t step = (position.down ? x.columns : 1) * p.outputs;
         const char* g =
             p.gradient +
-            (((place.image * x.rows + place.row) * x.columns + place.column) * p.outputs + place.channel) *
+            (((position.image * x.rows + position.row) * x.columns + position.column) * p.outputs +
+             position.channel) *
                 size;
         if (p.gradient_type == float32)
             return kernels.depthwise_gradient({row, reinterpret_cast<const float*>(g), step, to, ld});
@@ -319,16 +326,16 @@ void add_small_group_gradient(const WindowGradient& p) {
         kernels.depthwise_gradient({row, copy, row.channels, to, ld});
     };
     const std::int64_t units = planes.blocks() * parts;
-    parallel_for(units, grain(units, 8 * x.count() * p.outputs * steps),
-                 [&](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t u = begin; u < end; ++u) {
-                         const std::int64_t block = u / parts * rows, part = u % parts;
-                         planes.for_rows(block + part * rows / parts, block + (part + 1) * rows / parts,
-                                         [&](const Place& place, const DepthwiseRow& row) {
-                                             add_row(place, row, sums + part * steps * ld + place.channel);
-                                         });
-                     }
-                 });
+    parallel_for(
+        units, grain(units, 8 * x.count() * p.outputs * steps), [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u) {
+                const std::int64_t block = u / parts * rows, part = u % parts;
+                planes.for_rows(block + part * rows / parts, block + (part + 1) * rows / parts,
+                                [&](const Position& position, const DepthwiseRow& row) {
+                                    add_row(position, row, sums + part * steps * ld + position.channel);
+                                });
+            }
+        });
     float* const total = sums + parts * steps * ld;  // [outputs, steps]
     for (std::int64_t c = 0; c < p.outputs; ++c)
         for (std::int64_t t = 0; t < steps; ++t) {

@@ -5,8 +5,8 @@
 
 namespace mezzo::cpu {
 
-// Whether the functions below are for a product: several groups of few channels, operands and result of 16 bit
-// or float32.
+// Whether the functions below are for a product: several groups of few channels, with operands and a result
+// of 16 bit or float32.
 bool has_small_groups(const WindowProduct& p);
 bool has_small_groups(const WindowGradient& p);
 

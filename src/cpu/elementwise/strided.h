@@ -153,8 +153,8 @@ private:
     StridedLayout layout_;
 };
 
-// Thread-local memory for n elements, which a thread keeps. What is in use at the same time has different
-// slots.
+// Thread-local memory for n elements, which a thread keeps. Memory that is in use at the same time has
+// different slots.
 template <class T> T* scratch(std::int64_t n, int slot) {
     thread_local std::vector<T> memory[5];
     if (std::int64_t(memory[slot].size()) < n) memory[slot].resize(std::size_t(n));

@@ -1,4 +1,5 @@
-// GEMM kernels for products with few rows, whose other operand is read once, unpacked, and for small matrices.
+// GEMM kernels for products with few rows, whose other operand is read once, unpacked, and for small
+// matrices.
 #pragma once
 
 #include "cpu/gemm/pack.h"

@@ -66,8 +66,8 @@ private:
 // Calls body(first, count) for blocks of lines that are neighbours.
 template <class F> void for_blocks(const Lines& lines, const F& body) {
     if (lines.length == 0 || lines.count() == 0) return;
-    // Elements of a block. Where elements of a line are not neighbours, up to eight lines share what is read
-    // with them from memory, unless they are so long that the copies would take much memory.
+    // Elements of a block. Up to eight lines whose elements are not neighbours share what is read with them
+    // from memory, unless they are so long that the copies would take much memory.
     constexpr std::int64_t elements = 16384, longest = std::int64_t(1) << 20;
     const std::int64_t least = lines.inner == 1 ? 1 : std::clamp<std::int64_t>(longest / lines.length, 1, 8);
     const std::int64_t most = std::max(least, elements / lines.length);

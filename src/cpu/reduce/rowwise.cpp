@@ -24,7 +24,7 @@ template <class T> void log_softmax_row(T* to, const T* from, std::int64_t n) {
 
 template <class T> T* data(const Tensor& x) { return reinterpret_cast<T*>(x->bytes()); }
 
-// Calls f(first element of the first line, lines) for some neighbouring lines of an inner dimension at a time.
+// Calls f(first element of the first line, lines) for a few neighbouring lines of an inner dimension.
 template <class F> void for_columns(const Lines& lines, const F& f) {
     if (lines.length == 0 || lines.count() == 0) return;
     const std::int64_t strips = (lines.inner + softmax_width - 1) / softmax_width;

@@ -13,7 +13,7 @@ using namespace cpu;
 
 // Type of the running value for elements T: double, or for integers, which wrap around, uint64.
 template <class T> using Kept = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, double>;
-// `associative`: next(next(kept, a), b) is next(kept, next(a, b)), but for rounding.
+// `associative`: next(next(x, a), b) is next(x, next(a, b)), but for rounding.
 struct Sum {
     static constexpr int start = 0, operands = 1;
     static constexpr bool associative = true;

@@ -81,7 +81,7 @@ template <class K> void keep_first(std::vector<Entry<K>>& entries, std::int64_t 
 
 // The first k > 0 of key(0) to key(length - 1), in order. Keys behind the k-th of those seen before, nearly
 // all of a long line, are passed over: next(j, last) is j or a later index such that no element between is in
-// front of element `last`. A few entries are kept in order, of more the k-th is searched now and then.
+// front of element `last`. A few entries are always in order; of more the k-th is searched now and then.
 template <class K, class F, class N> void select_first(std::vector<Entry<K>>& entries, std::int64_t length,
                                                        std::int64_t k, const F& key, const N& next) {
     constexpr std::int64_t few = 16;
@@ -130,7 +130,7 @@ template <class T> std::int64_t next_in_front(const T* x, std::int64_t step, std
 
 constexpr std::int64_t short_line = 16;
 
-// Writes the positions of all elements of a short line in order: each to the place that is the number of
+// Writes the positions of all elements of a short line in order: each to the index that is the number of
 // elements in front of it. No branch depends on elements.
 template <class F> void order_short(std::int64_t length, const F& key, std::int64_t* to) {
     std::uint64_t keys[short_line];
