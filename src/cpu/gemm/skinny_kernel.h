@@ -7,10 +7,12 @@
 namespace mezzo::cpu {
 namespace {
 
-// y is contiguous along the columns of the result: four of its rows at a time are added to R rows of t.
+// y is contiguous along the columns of the result: rows [begin, end) of it, four at a time, are added to R
+// rows of t, which begin as 0.
 template <int R, class T> void skinny_across(const float* x, std::int64_t ldx, const T* y, std::int64_t ldy,
-                                             std::int64_t width, std::int64_t k, float* t, std::int64_t ldt) {
-    for (std::int64_t p = 0; p < k || p == 0; p += 4) {
+                                             std::int64_t width, std::int64_t begin, std::int64_t k, float* t,
+                                             std::int64_t ldt) {
+    for (std::int64_t p = begin; p < k || p == 0; p += 4) {
         const std::int64_t left = smaller(4, k - p);
         float f[R][4] = {};
         const T* row[4] = {};
@@ -113,36 +115,41 @@ template <int R, class T> void skinny_along(const float* x, std::int64_t ldx, co
     for (; j < width; ++j) dots_by_pairs<R, 1>(x, ldx, y + j * ldy, ldy, k, t + j, ldt);
 }
 
+// Steps [begin, end) of k if y is contiguous across them, else all, [0, end).
 template <int R> MEZZO_INLINE void skinny_rows(const float* x, std::int64_t ldx, const Operand& y,
-                                               std::int64_t width, std::int64_t k, float* t,
-                                               std::int64_t ldt) {
+                                               std::int64_t width, std::int64_t begin, std::int64_t end,
+                                               float* t, std::int64_t ldt) {
     with_type(y.type, y.data, [&](const auto* data) {
         if (y.along_k)
-            skinny_along<R>(x, ldx, data, y.ld, width, k, t, ldt);
+            skinny_along<R>(x, ldx, data, y.ld, width, end, t, ldt);
         else
-            skinny_across<R>(x, ldx, data, y.ld, width, k, t, ldt);
+            skinny_across<R>(x, ldx, data, y.ld, width, begin, end, t, ldt);
     });
 }
 
 template <int = 0> void skinny(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y,
                                std::int64_t width, std::int64_t k, float* t, std::int64_t ldt) {
-    for (std::int64_t i = 0; i < rows; i += 4) {
-        const float* from = x + i * ldx;
-        float* to = t + i * ldt;
-        switch (smaller(4, rows - i)) {
-            case 1:
-                skinny_rows<1>(from, ldx, y, width, k, to, ldt);
-                break;
-            case 2:
-                skinny_rows<2>(from, ldx, y, width, k, to, ldt);
-                break;
-            case 3:
-                skinny_rows<3>(from, ldx, y, width, k, to, ldt);
-                break;
-            default:
-                skinny_rows<4>(from, ldx, y, width, k, to, ldt);
+    const std::int64_t whole = k > 0 ? k : 1;
+    const std::int64_t block = y.along_k || rows <= 4 ? whole : 128;  // of y, which stays in the L2 cache
+    for (std::int64_t p = 0; p < k || p == 0; p += block)
+        for (std::int64_t i = 0; i < rows; i += 4) {
+            const float* from = x + i * ldx;
+            float* to = t + i * ldt;
+            const std::int64_t end = smaller(k, p + block);
+            switch (smaller(4, rows - i)) {
+                case 1:
+                    skinny_rows<1>(from, ldx, y, width, p, end, to, ldt);
+                    break;
+                case 2:
+                    skinny_rows<2>(from, ldx, y, width, p, end, to, ldt);
+                    break;
+                case 3:
+                    skinny_rows<3>(from, ldx, y, width, p, end, to, ldt);
+                    break;
+                default:
+                    skinny_rows<4>(from, ldx, y, width, p, end, to, ldt);
+            }
         }
-    }
 }
 
 // Rows of a small product from i on, R at a time and then fewer.
