@@ -59,9 +59,9 @@ Tensor repeated(const Tensor& x, int dim, std::int64_t count, bool inner) {
     return flat.expand({flat.size(0), count, flat.size(2)}).reshape(shape);
 }
 
-// y, which was made of x, with memory of its own.
+// y, which was made of x, contiguous and with memory of its own.
 Tensor apart(const Tensor& y, const Tensor& x) {
-    return y.impl()->storage == x.impl()->storage ? y.clone() : y;
+    return y.impl()->storage == x.impl()->storage || !y.is_contiguous() ? y.clone() : y;
 }
 
 void check_count(const char* op, std::int64_t count) {

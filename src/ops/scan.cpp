@@ -61,14 +61,15 @@ Tensors cumprod_vjp(const Node& c, const kernels::CumProd& at, const Tensors& g)
     return {s * exclusive_cumprod(x, at.dim, at.reverse)};
 }
 
-// Runs f on x of at least one dimension and element, converted as asked. The kernels read a narrower floating
-// x themselves.
+// Runs f on x of at least one dimension and element, converted as asked.
 template <class A, class F> Tensor along(const char* name, const Tensor& given, std::int64_t dim,
                                          std::optional<Dtype> dtype, const F& f) {
     check_defined(name, given);
     const int d = wrap_dim(name, dim, given.dim());
-    const bool narrower = dtype && is_floating(given.dtype()) && promote(given.dtype(), *dtype) == *dtype;
-    const Tensor x = dtype && !narrower ? cast(given, *dtype) : given;
+    // The kernels read a narrower floating x themselves, but products' gradients need the converted one.
+    const bool as_it_is = std::is_same_v<A, kernels::CumSum> && dtype && is_floating(given.dtype()) &&
+                          promote(given.dtype(), *dtype) == *dtype;
+    const Tensor x = dtype && !as_it_is ? cast(given, *dtype) : given;
     check(!dtype || *dtype != boolean, ErrorKind::dtype, name, ": the result's dtype is boolean");
     std::optional<Dtype> result = dtype;
     if (!dtype && !is_floating(x.dtype())) result = int64;

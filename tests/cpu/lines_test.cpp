@@ -261,3 +261,29 @@ TEST_CASE("softmax down columns is that along rows", "[lines]") {
     const Tensor y = softmax(x, 1);
     CHECK(sum(ne(y, y)).item<std::int64_t>() == 300);
 }
+
+TEST_CASE("running sums and products of float64 leave its range no earlier than one after the other",
+          "[lines]") {
+    const auto running = [](const std::vector<double>& v, bool product) {
+        const Tensor x = make(v, {std::int64_t(v.size())}, float64);
+        return values_of(product ? cumprod(x, 0) : cumsum(x, 0));
+    };
+    CHECK(running({0, 1, 1, 1, 1e200, 1e200, 1, 1}, true) == std::vector<double>(8, 0));
+    CHECK(running({1e-200, 1, 1, 1, 1e200, 1e200, 1, 1}, true).back() == 1e-200 * 1e200 * 1e200);
+    CHECK(running({-1.5e308, 0, 0, 0, 1e308, 1e308, 0, 0}, false).back() == (-1.5e308 + 1e308) + 1e308);
+    CHECK(running({1e308, 1e308, -1e308, -1e308}, false).back() == inf);
+    const Tensor x = make({1e30, 1e30, 1e-30, 1e-30}, {4}).set_requires_grad(true);
+    cumprod(x, 0, float64).select(0, 3).backward();
+    CHECK(values_of(x.grad())[2] == Approx(1e30));
+}
+
+TEST_CASE("repeated tensors are copies", "[lines]") {
+    const Tensor flat = random({3, 1}, 1), turned = random({2, 3, 1}, 2).transpose(0, 1);
+    for (Tensor y : {flat.repeat({2, 4}), flat.repeat({1, 1}), repeat_interleave(turned, 4, 2),
+                     turned.repeat({1, 1, 4}), repeat_interleave(flat, 1, 0)}) {
+        CHECK(y.is_contiguous());
+        const std::vector<double> before = values_of(flat);
+        y.add_(ones({1}));
+        CHECK(values_of(flat) == before);
+    }
+}

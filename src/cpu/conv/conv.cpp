@@ -34,10 +34,11 @@ constexpr std::int64_t few_channels = 16;
 // returned. Otherwise returns an undefined tensor.
 Tensor join_taps(Windows& x, Size2d kernel, const kernels::ConvGeometry& geometry) {
     if (x.type != float32 || geometry.groups != 1 || geometry.dilation.width != 1 || kernel.width == 1 ||
-        x.channels > few_channels || x.count() * x.steps() == 0)
+        x.step.width > kernel.width || x.channels > few_channels || x.count() * x.steps() == 0)
         return {};
     const std::int64_t before = geometry.padding.width, width = (x.columns - 1) * x.step.width + kernel.width,
                        pixel = x.pixel, inside = std::clamp<std::int64_t>(width - before, 0, x.width);
+    if (width > 2 * x.width + 64) return {};  // mostly zeros
     Tensor copy = empty({x.images, x.height, width, pixel}, {.dtype = x.type});
     const auto* from = reinterpret_cast<const float*>(x.data);
     auto* const to = reinterpret_cast<float*>(copy->bytes());

@@ -213,6 +213,10 @@ public:
     void run() const {
         const std::int64_t width = std::min<std::int64_t>(s_.inner, 64),
                            strips = (s_.inner + width - 1) / width;
+        if (in_place())
+            for_chunks(y_->numel, [&](std::int64_t at, std::int64_t n) {
+                start(at, n, reinterpret_cast<T*>(bytes_at(y_, at)));
+            });
         parallel_for(s_.outer * strips, grain / 4 / ((count_ + s_.length) * width + 1) + 1,
                      [&](std::int64_t begin, std::int64_t end) {
                          std::vector<T> own(in_place() ? 0 : std::size_t(s_.length * width));
@@ -225,19 +229,23 @@ public:
 
 private:
     bool in_place() const { return y_->dtype == dtype_of<T>(); }
+    // Elements [at, at + n) of x, or 0.
+    void start(std::int64_t at, std::int64_t n, T* to) const {
+        if (x_.defined())
+            convert(bytes_at(x_, at), x_->dtype, to, dtype_of<T>(), n);
+        else
+            std::fill(to, to + n, T(0));
+    }
     // Columns [first, first + width) of slice o. own: memory for them, unless y itself is used.
     void run_strip(std::int64_t o, std::int64_t first, std::int64_t width, T* own) const {
         T* const total =
             in_place() ? reinterpret_cast<T*>(y_->bytes()) + o * s_.length * s_.inner + first : own;
         const std::int64_t step = in_place() ? s_.inner : width;
-        for_lines(o * s_.length, s_.length, first, width,
-                  [&](std::int64_t line, std::int64_t at, std::int64_t n) {
-                      T* const to = total + line * step;
-                      if (x_.defined())
-                          convert(bytes_at(x_, at), x_->dtype, to, dtype_of<T>(), n);
-                      else
-                          std::fill(to, to + n, T(0));
-                  });
+        if (!in_place())
+            for_lines(o * s_.length, s_.length, first, width,
+                      [&](std::int64_t line, std::int64_t at, std::int64_t n) {
+                          start(at, n, total + line * step);
+                      });
         Chunk buffer;
         for_lines(o * count_, count_, first, width, [&](std::int64_t line, std::int64_t at, std::int64_t n) {
             const T* values = reinterpret_cast<const T*>(bytes_at(src_, at));
@@ -307,8 +315,9 @@ void embedding_grad(In in, const kernels::EmbeddingGrad& at, Out out) {
 }
 void index_select_grad(In in, const kernels::IndexSelectGrad& at, Out out) {
     const Lines s(out[0]->shape, at.dim);
-    constexpr std::int64_t short_row = 16;
-    if (s.inner >= short_row) return sum_rows("index_select_grad", in, at.dim, -1, false, out[0]);
+    constexpr std::int64_t short_row = 16, small_table = 1 << 16;  // elements
+    if (s.inner >= short_row || (s.inner > 1 && s.length * s.inner > small_table))
+        return sum_rows("index_select_grad", in, at.dim, -1, false, out[0]);
     checked("index_select_grad", in[1], s.length);
     if (out[0]->numel > 0) scatter_sum(in[0], in[1], Tensor(), at.dim, out[0]);
 }

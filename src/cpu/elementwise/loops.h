@@ -92,10 +92,10 @@ template <class T> struct DroppedSumLoop {
     T scale;  // of the elements that are not dropped
 };
 
-// Loops over floating T. A sum of floats is cut into blocks of at most 1,024 elements; a block has at least
-// 16 partial sums in float, which are added up in double.
 constexpr std::int64_t softmax_width = 64;
 
+// Loops over floating T. A sum of floats is cut into blocks of at most 1,024 elements; a block has at least
+// 16 partial sums in float, which are added up in double.
 template <class T> struct RealLoops {
     double (*sum)(const T* x, std::int64_t n);
     void (*row_sums)(double* dst, const T* x, std::int64_t rows, std::int64_t n);  // dst[i] = sum of row i

@@ -244,12 +244,8 @@ void sum(In in, const kernels::Sum& at, Out out) {
         return reduce<SumOf<bool>, bool>(in[0], at.axes, out[0], Same());
     // Integers with a floating result are summed in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
-    with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
-        if constexpr (std::is_floating_point_v<T>)
-            reduce<SumOf<T>, T>(in[0], at.axes, out[0], Same());
-        else
-            reduce<SumOf<T>, T>(in[0], at.axes, out[0], Same());
-    });
+    with_reduction_type(out[0]->dtype == float64 ? float64 : dtype,
+                        [&]<class T>(T) { reduce<SumOf<T>, T>(in[0], at.axes, out[0], Same()); });
 }
 
 void mean(In in, const kernels::Mean& at, Out out) {

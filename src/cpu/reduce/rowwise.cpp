@@ -24,23 +24,30 @@ template <class T> void log_softmax_row(T* to, const T* from, std::int64_t n) {
 
 template <class T> T* data(const Tensor& x) { return reinterpret_cast<T*>(x->bytes()); }
 
+// Whether lines are computed where they are, as columns: enough for vectors, and x is of type T.
+template <class T> bool in_columns(const Lines& lines, const Tensor& x) {
+    return lines.inner >= 8 && x->dtype == dtype_of<T>();
+}
+
 // Calls f(first element of the first line, lines) for a few neighbouring lines of an inner dimension.
 template <class F> void for_columns(const Lines& lines, const F& f) {
     if (lines.length == 0 || lines.count() == 0) return;
-    const std::int64_t strips = (lines.inner + softmax_width - 1) / softmax_width;
-    parallel_for(lines.outer * strips, grain / 4 / (softmax_width * lines.length) + 1,
+    constexpr std::int64_t least = 16, parts = 8;  // columns; parts that threads can share
+    const std::int64_t width = std::clamp(lines.count() / parts / least * least, least, softmax_width);
+    const std::int64_t strips = (lines.inner + width - 1) / width;
+    parallel_for(lines.outer * strips, grain / 4 / (width * lines.length) + 1,
                  [&](std::int64_t begin, std::int64_t end) {
                      for (std::int64_t i = begin; i < end; ++i) {
-                         const std::int64_t first = i % strips * softmax_width;
+                         const std::int64_t first = i % strips * width;
                          f(i / strips * lines.length * lines.inner + first,
-                           std::min(softmax_width, lines.inner - first));
+                           std::min(width, lines.inner - first));
                      }
                  });
 }
 
 template <class T> void softmax(const Tensor& x, std::int64_t dim, const Tensor& y, bool logarithm) {
     const Lines lines(x->shape, dim);
-    if (lines.inner > 1 && !logarithm && x->dtype == dtype_of<T>() && y->dtype == dtype_of<T>())
+    if (!logarithm && in_columns<T>(lines, x) && in_columns<T>(lines, y))
         return for_columns(lines, [&](std::int64_t at, std::int64_t n) {
             real_loops<T>().softmax_columns(data<T>(y) + at, data<T>(x) + at, lines.length, lines.inner, n);
         });
@@ -62,8 +69,8 @@ template <class T> void softmax_grad(In in, std::int64_t dim, const Tensor& resu
     const Lines lines(in[1]->shape, dim);
     const RealLoops<T>& loops = real_loops<T>();
     const std::int64_t n = lines.length;
-    if (lines.inner > 1 && !logarithm && in[0]->dtype == dtype_of<T>() && in[1]->dtype == dtype_of<T>() &&
-        result->dtype == dtype_of<T>())
+    if (!logarithm && in_columns<T>(lines, in[0]) && in_columns<T>(lines, in[1]) &&
+        in_columns<T>(lines, result))
         return for_columns(lines, [&](std::int64_t at, std::int64_t width) {
             loops.softmax_grad_columns(data<T>(result) + at, data<T>(in[0]) + at, data<T>(in[1]) + at, n,
                                        lines.inner, width);

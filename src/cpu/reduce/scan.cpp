@@ -37,6 +37,7 @@ public:
     Scan(In in, const Lines& lines, bool reverse, const Tensor& y)
         : lines_(lines),
           reverse_(reverse),
+          narrow_(in[0]->dtype != float64),
           a_(in[0], in[0]->shape, dtype_of<T>()),
           b_(in[in.size() - 1], in[0]->shape, dtype_of<T>()),
           y_(y, dtype_of<T>()) {}
@@ -70,7 +71,8 @@ private:
             const T* const b = Step::operands == 1 ? a : b_.template read_as<T>(at, n, buffer_b);
             T* const y = y_.template open_as<T>(at, buffer_y);
             std::int64_t j = 0;
-            if constexpr (Step::associative) j = by_fours(a, n, kept, y);
+            if constexpr (Step::associative)
+                if (narrow_) j = by_fours(a, n, kept, y);
             for (; j < n; ++j) {
                 const std::int64_t i = reverse_ ? n - 1 - j : j;
                 kept = Step::next(kept, A(a[i]), A(b[i]));
@@ -116,6 +118,7 @@ private:
 
     Lines lines_;
     bool reverse_;
+    bool narrow_;  // four elements can't leave the range of A
     Source a_, b_;
     Sink y_;
 };

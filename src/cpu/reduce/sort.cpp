@@ -146,8 +146,8 @@ template <class F> void order_short(std::int64_t length, const F& key, std::int6
 template <class T>
 void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, const Tensor& y) {
     using K = KeyOf<T>;
-    std::int64_t outer = 1, length = 1, inner = 1;
-    for (int d = 0; d < x->shape.size(); ++d) (d < dim ? outer : d > dim ? inner : length) *= x->shape[d];
+    const Lines lines(x->shape.size() == 0 ? Shape{1} : x->shape, dim);
+    const std::int64_t outer = lines.outer, length = lines.length, inner = lines.inner;
     const T* const from = reinterpret_cast<const T*>(x->bytes());
     auto* const to = reinterpret_cast<std::int64_t*>(y->bytes());
     parallel_for(outer * inner, grain / 16 / (length + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
