@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -18,9 +19,12 @@ namespace {
 
 constexpr int max_threads = 1024;
 
-// About 2 us: long enough for the time between two loops in a row, too short to take time from other
-// processes.
-constexpr int spin_rounds = 60;
+using Clock = std::chrono::steady_clock;
+
+// How long a thread spins before it sleeps: longer than most of the time between two loops of a step, because
+// to wake a thread takes tens of microseconds. A worker that has spun in vain spins half as long the next
+// time, down to the least, which is too short to take time from other processes.
+constexpr std::chrono::microseconds longest_spin{50}, least_spin{2};
 
 void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -28,6 +32,19 @@ void pause_briefly() {
 #elif defined(__aarch64__)
     __asm__ volatile("isb" ::: "memory");  // most processors take no time for "yield"
 #endif
+}
+
+// Whether done() became true before the time was over.
+template <class F> bool spin(Clock::duration time, const F& done) {
+    constexpr int rounds = 8;  // between two looks at the clock
+    const Clock::time_point end = Clock::now() + time;
+    do
+        for (int i = 0; i < rounds; ++i) {
+            if (done()) return true;
+            pause_briefly();
+        }
+    while (Clock::now() < end);
+    return done();
 }
 
 thread_local bool inside = false;  // a parallel loop, or a SerialScope
@@ -105,10 +122,7 @@ private:
 
     void close() {
         std::uint32_t seen = state_.fetch_and(~open, std::memory_order_acq_rel) & ~open;
-        for (int i = 0; seen != 0 && i < spin_rounds; ++i) {
-            pause_briefly();
-            seen = state_.load(std::memory_order_acquire);
-        }
+        if (seen != 0) spin(spin_time_, [&] { return (seen = state_.load(std::memory_order_acquire)) == 0; });
         while (seen != 0) {
             state_.wait(seen, std::memory_order_acquire);
             seen = state_.load(std::memory_order_acquire);
@@ -123,10 +137,13 @@ private:
     }
 
     void worker(std::uint32_t seen) {
+        Clock::duration time = spin_time_;
         for (;;) {
-            for (int i = 0; i < spin_rounds && epoch_.load(std::memory_order_relaxed) == seen; ++i)
-                pause_briefly();
+            const Clock::time_point idle = Clock::now();
+            spin(time, [&] { return epoch_.load(std::memory_order_relaxed) != seen; });
             epoch_.wait(seen, std::memory_order_acquire);
+            time = Clock::now() - idle < spin_time_ ? spin_time_
+                                                    : std::max<Clock::duration>(time / 2, least_spin);
             seen = epoch_.load(std::memory_order_acquire);
             if (stopping_.load(std::memory_order_acquire)) return;
             if (!join()) continue;
@@ -141,6 +158,7 @@ private:
         stop();
         pid_ = getpid();
         stopping_ = false;
+        spin_time_ = count < available_processors() ? longest_spin : least_spin;
         const std::uint32_t now = epoch_.load();
         try {
             workers_.reserve(static_cast<std::size_t>(count));
@@ -164,6 +182,7 @@ private:
     std::vector<std::thread> workers_;
     pid_t pid_ = 0;
     std::atomic<bool> stopping_{false};
+    Clock::duration spin_time_ = least_spin;
 
     alignas(64) std::atomic<std::uint32_t> epoch_{0};  // rises for each loop, and when the pool stops
     alignas(64) std::atomic<std::uint32_t> state_{0};
