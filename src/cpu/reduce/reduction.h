@@ -9,6 +9,7 @@
 // finish() converts the last A to the result's value; Same() keeps it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -80,61 +81,82 @@ void reduce_rows(const Source& x, std::int64_t rows, std::int64_t length, const 
     write(y, 0, rows, results.data(), finish);
 }
 
-// Joins rows of x, which begin at element `begin` and have `cols` elements, to sums.
+// Joins `rows` runs of n elements of x, which begin at element `begin` and lie `stride` apart, to sums.
 template <class R, class T> void join_rows(const Source& x, std::int64_t begin, std::int64_t rows,
-                                           std::int64_t cols, typename R::A* sums) {
-    if (x.direct()) return R::join_rows(sums, reinterpret_cast<const T*>(x.at(begin)), rows, cols, cols);
+                                           std::int64_t stride, std::int64_t n, typename R::A* sums) {
+    if (x.direct()) return R::join_rows(sums, reinterpret_cast<const T*>(x.at(begin)), rows, stride, n);
     Chunk buffer;
-    const std::int64_t together = std::max<std::int64_t>(1, chunk / cols);  // rows in a chunk
+    const std::int64_t together = n == stride ? std::max<std::int64_t>(1, chunk / n) : 1;  // rows in a chunk
     for (std::int64_t i = 0; i < rows; i += together)
-        for (std::int64_t j = 0; j < cols; j += chunk) {
-            const std::int64_t height = std::min(together, rows - i), n = std::min(chunk, cols - j);
-            const T* const p = x.template read_as<T>(begin + i * cols + j, (height - 1) * cols + n, buffer);
-            R::join_rows(sums + j, p, height, cols, n);
+        for (std::int64_t j = 0; j < n; j += chunk) {
+            const std::int64_t height = std::min(together, rows - i), width = std::min(chunk, n - j);
+            const T* const p =
+                x.template read_as<T>(begin + i * stride + j, (height - 1) * stride + width, buffer);
+            R::join_rows(sums + j, p, height, stride, width);
         }
 }
 
-// Reduces one block of rows of x[rows, cols] into sums[cols]. If rows are short, `fold` of them are treated
-// as one long row, whose parts are combined at the end.
-template <class R, class T> void reduce_block(const Source& x, std::int64_t begin, std::int64_t rows,
-                                              std::int64_t cols, typename R::A* sums) {
+// Reduces `rows` rows of x of `cols` elements, from element `begin` on, into sums[cols]. If rows are short,
+// `fold` of them are treated as one long row, whose parts are combined at the end.
+template <class R, class T> void fold_rows(const Source& x, std::int64_t begin, std::int64_t rows,
+                                           std::int64_t cols, typename R::A* sums) {
     using A = typename R::A;
     A folded[256];
     const std::int64_t fold = cols <= 32 ? 256 / cols : 1;
-    if (fold < 2 || rows < 2 * fold) return join_rows<R, T>(x, begin * cols, rows, cols, sums);
+    if (fold < 2 || rows < 2 * fold) return join_rows<R, T>(x, begin, rows, cols, cols, sums);
     const std::int64_t width = fold * cols;
     for (std::int64_t j = 0; j < width; ++j) folded[j] = R::identity();
-    join_rows<R, T>(x, begin * cols, rows / fold, width, folded);
+    join_rows<R, T>(x, begin, rows / fold, width, width, folded);
     const std::int64_t rest = rows % fold * cols;
-    if (rest > 0) join_rows<R, T>(x, (begin + rows) * cols - rest, 1, rest, folded);
+    if (rest > 0) join_rows<R, T>(x, begin + rows * cols - rest, 1, rest, rest, folded);
     for (std::int64_t i = 0; i < fold; ++i)
         for (std::int64_t j = 0; j < cols; ++j) sums[j] = R::join(sums[j], folded[i * cols + j]);
 }
 
-// y[o, j] = the reduction over i of x[o, i, j].
+// y[o, j] = the reduction over i of x[o, i, j]: of blocks of rows and strips of columns, of fixed sizes.
 template <class R, class T, class F> void reduce_columns(const Source& x, std::int64_t outer,
                                                          std::int64_t rows, std::int64_t cols,
                                                          const Tensor& y, const F& finish) {
     using A = typename R::A;
+    constexpr std::int64_t widest = 4096;  // columns of a strip
+    if (outer == 0 || cols == 0) return;
+    const std::int64_t width = cols < 2 * widest ? cols : widest, strips = (cols + width - 1) / width;
     // At least 64 rows per block keep the partial results small next to x.
     const std::int64_t height = reduction_block / cols > 64 ? reduction_block / cols : 64;
     const std::int64_t blocks = rows <= height ? 1 : (rows + height - 1) / height;
     const std::int64_t step = blocks == 1 ? rows : height;
-    std::vector<A> sums(std::size_t(outer * blocks * cols), R::identity());
-    const std::int64_t work = step * cols < 1 ? 1 : step * cols;
-    parallel_for(outer * blocks, grain / work + 1, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t item = first; item < last; ++item) {
-            const std::int64_t o = item / blocks, begin = item % blocks * step;
-            const std::int64_t count = begin + step < rows ? step : rows - begin;
-            reduce_block<R, T>(x, o * rows + begin, count, cols, sums.data() + item * cols);
+    std::vector<A> parts(blocks == 1 ? 0 : std::size_t(outer * blocks * cols), R::identity());
+    const auto reduce_block = [&](std::int64_t o, std::int64_t block, std::int64_t first, A* sums) {
+        const std::int64_t begin = block * step, count = begin + step < rows ? step : rows - begin,
+                           n = std::min(width, cols - first), at = (o * rows + begin) * cols + first;
+        if (strips == 1)
+            fold_rows<R, T>(x, at, count, cols, sums);
+        else
+            join_rows<R, T>(x, at, count, cols, n, sums);
+    };
+    const auto for_strips = [&](std::int64_t count, std::int64_t work, const auto& body) {
+        parallel_for(count * strips, grain / (work * width + 1) + 1,
+                     [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t item = begin; item < end; ++item)
+                             body(item / strips, item % strips * width);
+                     });
+    };
+    if (blocks > 1)
+        for_strips(outer * blocks, step, [&](std::int64_t item, std::int64_t first) {
+            reduce_block(item / blocks, item % blocks, first, parts.data() + item * cols + first);
+        });
+    for_strips(outer, blocks == 1 ? rows : blocks, [&](std::int64_t o, std::int64_t first) {
+        const std::int64_t n = std::min(width, cols - first);
+        A* total = parts.data() + o * blocks * cols + first;
+        if (blocks == 1) {
+            total = scratch<A>(n, 0);
+            std::fill_n(total, n, R::identity());
+            reduce_block(o, 0, first, total);
         }
-    });
-    for (std::int64_t o = 0; o < outer; ++o) {
-        A* const total = sums.data() + o * blocks * cols;
         for (std::int64_t b = 1; b < blocks; ++b)
-            for (std::int64_t j = 0; j < cols; ++j) total[j] = R::join(total[j], total[b * cols + j]);
-        write(y, o * cols, cols, total, finish);
-    }
+            for (std::int64_t j = 0; j < n; ++j) total[j] = R::join(total[j], total[b * cols + j]);
+        write(y, o * cols + first, n, total, finish);
+    });
 }
 
 // The dimensions of a reduction in memory order: neighbours that are both reduced or both not reduced are
