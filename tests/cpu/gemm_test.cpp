@@ -286,6 +286,23 @@ TEST_CASE("gemm: several cache blocks and threads, long k", "[gemm]") {
                  .bias = true,
                  .pre = true},
                 *v.kernels);
+            // Parts of k.
+            run({.m = 1, .n = 1, .k = 40000}, *v.kernels);
+            run({.m = 3, .n = 70, .k = 9001, .ta = true, .b = float16, .c = float16, .beta = 0.5},
+                *v.kernels);
+            run({.m = 70, .n = 2, .k = 8192, .tb = true, .alpha = 2}, *v.kernels);
+            run({.m = 20,
+                 .n = 33,
+                 .k = 12289,
+                 .ta = true,
+                 .tb = true,
+                 .a = bfloat16,
+                 .b = bfloat16,
+                 .c = bfloat16,
+                 .activation = Activation::relu,
+                 .bias = true,
+                 .pre = true},
+                *v.kernels);
             run({.m = 4, .n = 1300, .k = 640, .b = float16}, *v.kernels);
             run({.m = 1300, .n = 3, .k = 640, .ta = true, .a = bfloat16, .c = float16}, *v.kernels);
             run({.m = 64,

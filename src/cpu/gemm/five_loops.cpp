@@ -34,10 +34,10 @@ constexpr std::int64_t longest_k = 2048;                      // packed at once
 constexpr std::int64_t own_rows = 2048;  // most rows of C for which threads pack their own columns of op(B)
 constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to these packing the other operand does not pay
 
-// Buffers of each thread. a, b, bias, strip and totals belong to the thread that called gemm(); tile and
-// own_b to each thread that computes.
+// Buffers of each thread. a, b, bias, strip, totals and parts belong to the thread that called gemm(); tile
+// and own_b to each thread that computes.
 struct Scratch {
-    Buffer a, b, bias, strip, totals, tile, own_b;
+    Buffer a, b, bias, strip, totals, parts, tile, own_b;
 };
 
 Scratch& scratch() {
@@ -372,6 +372,51 @@ void empty_sums(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     });
 }
 
+// A product whose k is in one part. `bias` is float32 or null.
+void multiply_part(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    if (done_on_tiles(kernels, g, bias)) return;
+    if (g.m <= skinny_m)
+        multiply_few_rows(kernels, g, bias);
+    else if (g.n <= skinny_n)
+        multiply_few_columns(kernels, g, bias);
+    else
+        blocked(kernels, g, bias);
+}
+
+// Number of parts of a long k that are multiplied on their own, so that threads have work although C is small.
+// It depends on the sizes only.
+std::int64_t parts_of_k(const GemmKernels& kernels, const Gemm& g) {
+    constexpr std::int64_t largest_c = 1 << 16, least = 4096;
+    const std::int64_t most = product_on_tiles(kernels, g) ? 2 : 8;
+    return g.a_sums || g.m * g.n > largest_c ? 1 : std::clamp<std::int64_t>(g.k / least, 1, most);
+}
+
+void multiply_parts(const GemmKernels& kernels, const Gemm& g, const float* bias, std::int64_t count) {
+    const std::int64_t ld = round_up(g.n, kernels.lanes), size = g.m * ld;
+    float* const sums = scratch().parts.get<float>(count * size);
+    parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t p = i * g.k / count;
+            Gemm part{.m = g.m,
+                      .n = g.n,
+                      .k = (i + 1) * g.k / count - p,
+                      .trans_a = g.trans_a,
+                      .trans_b = g.trans_b};
+            part.a = rows_of_a(g, 0, p).data, part.a_type = g.a_type, part.lda = g.lda;
+            part.b = columns_of_b(g, p, 0).data, part.b_type = g.b_type, part.ldb = g.ldb;
+            part.c = sums + i * size, part.ldc = ld;
+            multiply_part(kernels, part, nullptr);
+        }
+    });
+    for (std::int64_t i = 0; i < g.m; ++i)
+        for (std::int64_t j = i * ld; j < i * ld + g.n; ++j) {
+            double total = double(sums[j]);
+            for (std::int64_t part = 1; part < count; ++part) total += double(sums[part * size + j]);
+            sums[j] = float(total);
+        }
+    finish_block(kernels, g, bias, 0, 0, g.m, g.n, sums, ld);
+}
+
 }  // namespace
 
 std::int64_t grain(std::int64_t n, std::int64_t work) {
@@ -403,13 +448,8 @@ void multiply_one(const GemmKernels& kernels, const Gemm& g) {
         bias = converted;
     }
     if (g.k == 0) return empty_sums(kernels, g, bias);
-    if (done_on_tiles(kernels, g, bias)) return;
-    if (g.m <= skinny_m)
-        multiply_few_rows(kernels, g, bias);
-    else if (g.n <= skinny_n)
-        multiply_few_columns(kernels, g, bias);
-    else
-        blocked(kernels, g, bias);
+    if (const std::int64_t parts = parts_of_k(kernels, g); parts > 1) return multiply_parts(kernels, g, bias, parts);
+    multiply_part(kernels, g, bias);
 }
 
 void finish_sums(const GemmKernels& kernels, const Gemm& g, const float* t, std::int64_t ldt) {
