@@ -309,7 +309,7 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
                         panel_floats / std::max<std::int64_t>(slots, 512) / unit * unit);
     };
     const std::int64_t ms = strip(g.m, kernels.mr);
-    const bool own = g.m <= own_rows && g.n >= 2 * num_threads() * kernels.nr;
+    const bool own = g.m <= own_rows && g.n >= num_threads() * kernels.nr;
     const std::int64_t ns = own ? g.n : strip(g.n, kernels.nr);
     // Sums that can be C's elements need no separate memory, unless they are added up in groups.
     const bool own_sums = ranges > 1 && !(Groups::length(ranges) == 1 && stores_sums(kernels, g, g.n));
