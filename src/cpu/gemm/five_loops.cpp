@@ -19,6 +19,7 @@
 #include "cpu/amx/tile_gemm.h"
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
+#include "cpu/elementwise/loops.h"
 #include "cpu/gemm/operand.h"
 #include "cpu/gemm/prefetch.h"
 #include "cpu/gemm/skinny.h"
@@ -384,11 +385,14 @@ void multiply_part(const GemmKernels& kernels, const Gemm& g, const float* bias)
 }
 
 // Number of parts of a long k that are multiplied on their own, so that threads have work although C is small.
-// It depends on the sizes only.
+// It depends on the sizes and types only.
 std::int64_t parts_of_k(const GemmKernels& kernels, const Gemm& g) {
-    constexpr std::int64_t largest_c = 1 << 16, least = 4096;
-    const std::int64_t most = product_on_tiles(kernels, g) ? 2 : 8;
-    return g.a_sums || g.m * g.n > largest_c ? 1 : std::clamp<std::int64_t>(g.k / least, 1, most);
+    constexpr std::int64_t largest_c = 1 << 16, small_c = 1 << 14;
+    if (g.a_sums || g.m * g.n > largest_c) return 1;
+    const bool tiles = product_on_tiles(kernels, g);
+    // Steps for which the sums of one more part cost little; fewer if threads would pack op(A) for each other.
+    const std::int64_t least = g.trans_a && !tiles && g.m * g.n <= small_c ? 512 : 2048;
+    return std::clamp<std::int64_t>(g.k / least, 1, tiles ? 2 : 8);
 }
 
 void multiply_parts(const GemmKernels& kernels, const Gemm& g, const float* bias, std::int64_t count) {
@@ -408,12 +412,14 @@ void multiply_parts(const GemmKernels& kernels, const Gemm& g, const float* bias
             multiply_part(kernels, part, nullptr);
         }
     });
-    for (std::int64_t i = 0; i < g.m; ++i)
-        for (std::int64_t j = i * ld; j < i * ld + g.n; ++j) {
-            double total = double(sums[j]);
-            for (std::int64_t part = 1; part < count; ++part) total += double(sums[part * size + j]);
-            sums[j] = float(total);
+    parallel_for(g.m, grain(g.m, 8 * count * size), [&](std::int64_t begin, std::int64_t end) {
+        double* const totals = scratch().totals.get<double>(g.n);
+        for (std::int64_t i = begin; i < end; ++i) {
+            std::fill_n(totals, g.n, 0.0);
+            active_loops().f32.add_to_double(totals, sums + i * ld, count, size, g.n);
+            convert(totals, float64, sums + i * ld, float32, g.n);
         }
+    });
     finish_block(kernels, g, bias, 0, 0, g.m, g.n, sums, ld);
 }
 
@@ -448,7 +454,8 @@ void multiply_one(const GemmKernels& kernels, const Gemm& g) {
         bias = converted;
     }
     if (g.k == 0) return empty_sums(kernels, g, bias);
-    if (const std::int64_t parts = parts_of_k(kernels, g); parts > 1) return multiply_parts(kernels, g, bias, parts);
+    if (const std::int64_t parts = parts_of_k(kernels, g); parts > 1)
+        return multiply_parts(kernels, g, bias, parts);
     multiply_part(kernels, g, bias);
 }
 
