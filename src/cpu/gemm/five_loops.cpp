@@ -309,13 +309,13 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
         return std::min(round_up(extent, unit),
                         panel_floats / std::max<std::int64_t>(slots, 512) / unit * unit);
     };
-    const std::int64_t ms = strip(g.m, kernels.mr);
     const bool own = g.m <= own_rows && g.n >= num_threads() * kernels.nr;
     const std::int64_t ns = own ? g.n : strip(g.n, kernels.nr);
     // Sums that can be C's elements need no separate memory, unless they are added up in groups.
     const bool own_sums = ranges > 1 && !(Groups::length(ranges) == 1 && stores_sums(kernels, g, g.n));
     Scratch& buffers = scratch();
     const bool in_place = kernels.tile_in_place != nullptr && rows_of_float32(g);
+    const std::int64_t ms = in_place && !own_sums ? round_up(g.m, kernels.mr) : strip(g.m, kernels.mr);
     Strip s{};
     s.a = buffers.a.get<float>((in_place ? kernels.mr : ms) * slots);
     s.b = own ? nullptr : buffers.b.get<float>(ns * slots);
