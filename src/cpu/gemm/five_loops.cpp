@@ -384,13 +384,13 @@ void multiply_part(const GemmKernels& kernels, const Gemm& g, const float* bias)
         blocked(kernels, g, bias);
 }
 
-// Number of parts of a long k that are multiplied on their own, so that threads have work although C is small.
-// It depends on the sizes and types only.
+// Number of parts of a long k that are multiplied on their own, so that threads have work although C is
+// small. It depends on the sizes and types only.
 std::int64_t parts_of_k(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t largest_c = 1 << 16, small_c = 1 << 14;
     if (g.a_sums || g.m * g.n > largest_c) return 1;
     const bool tiles = product_on_tiles(kernels, g);
-    // Steps for which the sums of one more part cost little; fewer if threads would pack op(A) for each other.
+    // Steps for which one more part costs little; fewer if threads would pack op(A) for each other.
     const std::int64_t least = g.trans_a && !tiles && g.m * g.n <= small_c ? 512 : 2048;
     return std::clamp<std::int64_t>(g.k / least, 1, tiles ? 2 : 8);
 }

@@ -43,9 +43,9 @@ namespace mezzo::cpu {
 #if !MEZZO_ISA_FLAGS
 const GemmKernels MEZZO_ISA_JOIN(gemm) = {};
 #elif MEZZO_ISA_IS(avx512_bf16)
-const GemmKernels MEZZO_ISA_JOIN(gemm) = {mr,       nr,       depth,       MEZZO_KC / depth, MEZZO_MC,
-                                          MEZZO_NC, pack<mr>, pack<nr>,    tile<>,           nullptr,
-                                          nullptr,  nullptr,  lanes,         panel_sums<>};
+const GemmKernels MEZZO_ISA_JOIN(gemm) = {mr,       nr,       depth,    MEZZO_KC / depth, MEZZO_MC,
+                                          MEZZO_NC, pack<mr>, pack<nr>, tile<>,           nullptr,
+                                          nullptr,  nullptr,  lanes,    panel_sums<>};
 #else
 const GemmKernels MEZZO_ISA_JOIN(gemm) = kernels;
 #endif

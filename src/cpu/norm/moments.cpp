@@ -93,9 +93,8 @@ namespace cpu_kernels {
 void prod(In in, const kernels::Prod& at, Out out) {
     // Integers with a floating result are multiplied in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
-    with_reduction_type(out[0]->dtype == float64 ? float64 : dtype, [&]<class T>(T) {
-        reduce<ProductOf<T>, T>(in[0], at.axes, out[0], Same());
-    });
+    with_reduction_type(out[0]->dtype == float64 ? float64 : dtype,
+                        [&]<class T>(T) { reduce<ProductOf<T>, T>(in[0], at.axes, out[0], Same()); });
 }
 
 void var(In in, const kernels::Var& at, Out out) {
