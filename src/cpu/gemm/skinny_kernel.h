@@ -42,32 +42,31 @@ template <int R, class T> void skinny_across(const float* x, std::int64_t ldx, c
 
 // The sum of v's lower and upper half, down to four lanes.
 template <int N> MEZZO_INLINE FloatN<4> fold(const FloatN<N>& v) {
-    if constexpr (N == 4) {
+    if constexpr (N == 4)
         return v;
-    } else {
-        FloatN<N / 2> half[2];
-        __builtin_memcpy(half, &v, sizeof v);
-        return fold<N / 2>(half[0] + half[1]);
-    }
+    else if constexpr (N == 8)
+        return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+    else
+        return fold<N / 2>(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                           __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-// to[j] = the sum of v[j].
-template <int J> MEZZO_INLINE void horizontal_sums(const Vector (&v)[J], float* to) {
-    int j = 0;
-#pragma GCC unroll 2
-    for (; j + 4 <= J; j += 4) {
-        const FloatN<4> a = fold<lanes>(v[j]), b = fold<lanes>(v[j + 1]), c = fold<lanes>(v[j + 2]),
-                        d = fold<lanes>(v[j + 3]);
+// to[j] = the sum of v[j], from j = `at` on. Without a loop, whose index would keep v in memory.
+template <int J, int at = 0> MEZZO_INLINE void horizontal_sums(const Vector (&v)[J], float* to) {
+    if constexpr (at + 4 <= J) {
+        const FloatN<4> a = fold<lanes>(v[at]), b = fold<lanes>(v[at + 1]), c = fold<lanes>(v[at + 2]),
+                        d = fold<lanes>(v[at + 3]);
         const FloatN<4> ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) +
                              __builtin_shufflevector(a, b, 2, 6, 3, 7),
                         cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) +
                              __builtin_shufflevector(c, d, 2, 6, 3, 7);
-        store<4>(to + j,
+        store<4>(to + at,
                  __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
-    }
-    for (; j < J; ++j) {
-        const FloatN<4> a = fold<lanes>(v[j]);
-        to[j] = (a[0] + a[2]) + (a[1] + a[3]);
+        horizontal_sums<J, at + 4>(v, to);
+    } else if constexpr (at < J) {
+        const FloatN<4> a = fold<lanes>(v[at]);
+        to[at] = (a[0] + a[2]) + (a[1] + a[3]);
+        horizontal_sums<J, at + 1>(v, to);
     }
 }
 
@@ -77,19 +76,28 @@ template <int R, int J, class T> [[gnu::noinline]] void dots(const float* x, std
                                                              std::int64_t ldy, std::int64_t k, float* t,
                                                              std::int64_t ldt) {
     Vector sum[R][J] = {};
+    // Few addresses, from which those of eight lines follow: more would not stay in registers.
+    const std::int64_t step = ldy * std::int64_t(sizeof(T)), three = 3 * step;
+    const char* group[2] = {reinterpret_cast<const char*>(y), reinterpret_cast<const char*>(y) + 4 * step};
+    const auto line = [&](int j) __attribute__((always_inline)) {
+        return group[j / 4 % 2] + (j % 4 == 3 ? three : j % 4 * step);
+    };
+    const std::int64_t next = J * step;
     for (std::int64_t p = 0; p < k; p += lanes) {
         Vector u[R];
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) u[r] = load<lanes>(x + r * ldx + p);
 #pragma GCC unroll 8
         for (int j = 0; j < J; ++j) {
-            const T* from = y + j * ldy + p;
+            const char* const at = line(j);
+            const T* const from = reinterpret_cast<const T*>(at);
             // The lines of the next group, which are too short for the processor's own prefetching.
-            if constexpr (R == 1 && J > 1) __builtin_prefetch(from + J * ldy);
+            if constexpr (R == 1 && J > 1) __builtin_prefetch(at + next);
             const Vector v = p + lanes <= k ? load<lanes>(from) : load_first<lanes>(from, k - p);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sum[r][j] += u[r] * v;
         }
+        group[0] += lanes * sizeof(T), group[1] += lanes * sizeof(T);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) horizontal_sums(sum[r], t + r * ldt);
