@@ -34,7 +34,8 @@ constexpr std::int64_t few_channels = 16;
 // returned. Otherwise returns an undefined tensor.
 Tensor join_taps(Windows& x, Size2d kernel, const kernels::ConvGeometry& geometry) {
     if (x.type != float32 || geometry.groups != 1 || geometry.dilation.width != 1 || kernel.width == 1 ||
-        x.step.width > kernel.width || x.channels > few_channels || x.count() * x.steps() == 0)
+        x.step.width > kernel.width || x.channels > (x.step.width == 1 ? few_channels : few_channels / 2) ||
+        x.count() * x.steps() == 0)
         return {};
     const std::int64_t before = geometry.padding.width, width = (x.columns - 1) * x.step.width + kernel.width,
                        pixel = x.pixel, inside = std::clamp<std::int64_t>(width - before, 0, x.width);

@@ -213,7 +213,10 @@ public:
     void run() const {
         const std::int64_t width = std::min<std::int64_t>(s_.inner, 64),
                            strips = (s_.inner + width - 1) / width;
-        if (in_place())
+        // Few strips are filled in parallel before; of many, each thread fills its own, for its cache.
+        constexpr std::int64_t few = 16;
+        const bool filled = in_place() && s_.outer * strips < few;
+        if (filled)
             for_chunks(y_->numel, [&](std::int64_t at, std::int64_t n) {
                 start(at, n, reinterpret_cast<T*>(bytes_at(y_, at)));
             });
@@ -222,7 +225,8 @@ public:
                          std::vector<T> own(in_place() ? 0 : std::size_t(s_.length * width));
                          for (std::int64_t item = begin; item < end; ++item) {
                              const std::int64_t first = item % strips * width;
-                             run_strip(item / strips, first, std::min(width, s_.inner - first), own.data());
+                             run_strip(item / strips, first, std::min(width, s_.inner - first), filled,
+                                       own.data());
                          }
                      });
     }
@@ -237,11 +241,11 @@ private:
             std::fill(to, to + n, T(0));
     }
     // Columns [first, first + width) of slice o. own: memory for them, unless y itself is used.
-    void run_strip(std::int64_t o, std::int64_t first, std::int64_t width, T* own) const {
+    void run_strip(std::int64_t o, std::int64_t first, std::int64_t width, bool filled, T* own) const {
         T* const total =
             in_place() ? reinterpret_cast<T*>(y_->bytes()) + o * s_.length * s_.inner + first : own;
         const std::int64_t step = in_place() ? s_.inner : width;
-        if (!in_place())
+        if (!filled)
             for_lines(o * s_.length, s_.length, first, width,
                       [&](std::int64_t line, std::int64_t at, std::int64_t n) {
                           start(at, n, total + line * step);

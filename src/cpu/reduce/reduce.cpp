@@ -141,15 +141,17 @@ template <bool largest, class T> std::int64_t index_of_extreme(const T* x, std::
     return i;
 }
 
-constexpr std::int64_t segment = 4096;  // elements of a line that are read at a time
+constexpr std::int64_t segment = 4096;  // elements of a line that are copied at a time
 
 template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, const Tensor& y) {
     const Lines lines(x->shape.size() == 0 ? Shape{1} : x->shape, dim);
     auto* const result = reinterpret_cast<std::int64_t*>(y->bytes());
+    const bool in_place = lines.inner == 1 && x->dtype == dtype_of<T>();
+    const std::int64_t step = in_place ? lines.length : segment;
     for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
         std::vector<T> best(std::size_t(count), T{});
-        for (std::int64_t begin = 0; begin < lines.length; begin += segment) {
-            const std::int64_t n = std::min(segment, lines.length - begin);
+        for (std::int64_t begin = 0; begin < lines.length; begin += step) {
+            const std::int64_t n = std::min(step, lines.length - begin);
             const T* row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
             for (std::int64_t i = 0; i < count; ++i, row += n) {
                 const std::int64_t at = index_of_extreme<largest>(row, n);
