@@ -222,11 +222,13 @@ public:
             });
         parallel_for(s_.outer * strips, grain / 4 / ((count_ + s_.length) * width + 1) + 1,
                      [&](std::int64_t begin, std::int64_t end) {
-                         std::vector<T> own(in_place() ? 0 : std::size_t(s_.length * width));
+                         Tensor own;
+                         if (!in_place()) own = empty({s_.length * width}, {.dtype = dtype_of<T>()});
+                         T* const memory = in_place() ? nullptr : reinterpret_cast<T*>(own->bytes());
                          for (std::int64_t item = begin; item < end; ++item) {
                              const std::int64_t first = item % strips * width;
                              run_strip(item / strips, first, std::min(width, s_.inner - first), filled,
-                                       own.data());
+                                       memory);
                          }
                      });
     }

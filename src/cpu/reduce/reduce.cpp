@@ -163,38 +163,46 @@ template <bool largest, class T> void arg_extreme(const Tensor& x, int dim, cons
     });
 }
 
-// Divides the gradient of a maximum among the equal elements of its line. x == y is false for NaN: if the
-// maximum is NaN, so is the gradient of all elements that it was taken of.
+template <class T> std::int64_t count_equal(const T* x, std::int64_t n, T value) {
+    std::int64_t equal = 0;
+    for (std::int64_t i = 0; i < n; ++i) equal += x[i] == value;
+    return equal;
+}
+
+// `part` where x is the largest, else 0. x == largest is false for NaN: if that is the largest, so is the
+// gradient of all elements that it was taken of.
+template <class T> void write_parts(T* to, const T* x, std::int64_t n, T largest, T part) {
+    const T rest = largest == largest ? T(0) : largest;
+    for (std::int64_t i = 0; i < n; ++i) to[i] = x[i] == largest ? part : rest;
+}
+
+// Divides the gradient of a maximum among the equal elements of its line.
 template <class T> void amax_grad_lines(const Tensor& g, const Tensor& x, const Tensor& y, const Lines& lines,
                                         const Tensor& result) {
     const Source gs(g, g->shape, dtype_of<T>()), ys(y, y->shape, dtype_of<T>());
+    const std::int64_t length = lines.length;
     for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
         Chunk buffer;
-        std::vector<T> largest(std::size_t(count), T{});
-        std::vector<std::int64_t> ties(std::size_t(count), 0);
-        const T* row = nullptr;
-        for (std::int64_t i = 0; i < count; ++i)
-            largest[std::size_t(i)] = *ys.template read_as<T>(first + i, 1, buffer);
-        for (std::int64_t begin = 0; begin < lines.length; begin += segment) {
-            const std::int64_t n = std::min(segment, lines.length - begin);
-            row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
-            for (std::int64_t i = 0; i < count; ++i) {
-                const T most = largest[std::size_t(i)];
-                std::int64_t equal = 0;
-                for (std::int64_t j = 0; j < n; ++j) equal += row[i * n + j] == most;
-                ties[std::size_t(i)] += equal;
-            }
+        const auto largest = [&](std::int64_t i) { return *ys.template read_as<T>(first + i, 1, buffer); };
+        const auto part = [&](std::int64_t i, std::int64_t ties) {
+            return *gs.template read_as<T>(first + i, 1, buffer) / T(ties);
+        };
+        std::vector<std::int64_t> ties(std::size_t(length > segment ? count : 0), 0);  // of long lines
+        for (std::int64_t begin = 0; begin < length && length > segment; begin += segment) {
+            const std::int64_t n = std::min(segment, length - begin);
+            const T* row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
+            for (std::int64_t i = 0; i < count; ++i, row += n)
+                ties[std::size_t(i)] += count_equal(row, n, largest(i));
         }
-        for (std::int64_t begin = 0; begin < lines.length; begin += segment) {
-            const std::int64_t n = std::min(segment, lines.length - begin);
-            if (n < lines.length) row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
+        for (std::int64_t begin = 0; begin < length; begin += segment) {
+            const std::int64_t n = std::min(segment, length - begin);
+            const T* row = Rows<T>(x, lines, first, count, begin, begin + n).read(0);
             const Rows<T> to(result, lines, first, count, begin, begin + n);
             T* const values = to.open(1);
-            for (std::int64_t i = 0; i < count; ++i) {
-                const T most = largest[std::size_t(i)];
-                const T part = *gs.template read_as<T>(first + i, 1, buffer) / T(ties[std::size_t(i)]);
-                const T rest = most == most ? T(0) : most;
-                for (std::int64_t j = 0; j < n; ++j) values[i * n + j] = row[i * n + j] == most ? part : rest;
+            for (std::int64_t i = 0; i < count; ++i, row += n) {
+                const T most = largest(i);
+                const std::int64_t equal = n == length ? count_equal(row, n, most) : ties[std::size_t(i)];
+                write_parts(values + i * n, row, n, most, part(i, equal));
             }
             to.close(values);
         }
