@@ -54,11 +54,18 @@ template <int N> void repeat_each(Repeats r) {
         }
 }
 void repeat(const Repeats& r) {
-    r.n == 1   ? repeat_each<1>(r)
-    : r.n == 2 ? repeat_each<2>(r)
-    : r.n == 4 ? repeat_each<4>(r)
-    : r.n == 8 ? repeat_each<8>(r)
-               : repeat_each<0>(r);
+    switch (r.n) {
+        case 1:
+            return repeat_each<1>(r);
+        case 2:
+            return repeat_each<2>(r);
+        case 4:
+            return repeat_each<4>(r);
+        case 8:
+            return repeat_each<8>(r);
+        default:
+            return repeat_each<0>(r);
+    }
 }
 
 // The first of some neighbouring windows and of their channels. The windows lie in a row, or `down` a column.
@@ -103,8 +110,12 @@ public:
             const bool inside = position.row >= top_ && position.row < bottom_;
             const std::int64_t border = inside ? bottom_ : position.row < top_ ? top_ : x.rows;
             n = std::min({most_rows, end - begin, border - position.row});
-            for (const Strip& strip : strips_)
-                inside&& strip.inside ? in_place(strip, position, n, f) : copied(strip, position, n, f);
+            for (const Strip& strip : strips_) {
+                if (inside && strip.inside)
+                    in_place(strip, position, n, f);
+                else
+                    copied(strip, position, n, f);
+            }
         }
     }
 
