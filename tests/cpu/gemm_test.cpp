@@ -287,10 +287,10 @@ TEST_CASE("gemm: several cache blocks and threads, long k", "[gemm]") {
                  .pre = true},
                 *v.kernels);
             // Parts of k.
-            run({.m = 1, .n = 1, .k = 40000}, *v.kernels);
+            run({.m = 1, .n = 53, .k = 40000}, *v.kernels);
             run({.m = 3, .n = 70, .k = 9001, .ta = true, .b = float16, .c = float16, .beta = 0.5},
                 *v.kernels);
-            run({.m = 70, .n = 2, .k = 8192, .tb = true, .alpha = 2}, *v.kernels);
+            run({.m = 130, .n = 2, .k = 8192, .tb = true, .alpha = 2}, *v.kernels);
             run({.m = 20,
                  .n = 33,
                  .k = 12289,

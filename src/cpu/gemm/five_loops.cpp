@@ -388,7 +388,7 @@ void multiply_part(const GemmKernels& kernels, const Gemm& g, const float* bias)
 // small. It depends on the sizes and types only.
 std::int64_t parts_of_k(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t largest_c = 1 << 16, small_c = 1 << 14;
-    if (g.a_sums || g.m * g.n > largest_c) return 1;
+    if (g.a_sums || g.m * g.n > largest_c || g.m * g.n * g.k < parallel_work) return 1;
     const bool tiles = product_on_tiles(kernels, g);
     // Steps for which one more part costs little; fewer if threads would pack op(A) for each other.
     const std::int64_t least = g.trans_a && !tiles && g.m * g.n <= small_c ? 512 : 2048;
