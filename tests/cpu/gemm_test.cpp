@@ -286,7 +286,8 @@ TEST_CASE("gemm: several cache blocks and threads, long k", "[gemm]") {
                  .bias = true,
                  .pre = true},
                 *v.kernels);
-            // Parts of k.
+            // Parts of k. The first product has fewer parts than three threads.
+            run({.m = 130, .n = 100, .k = 4100, .bias = true}, *v.kernels);
             run({.m = 1, .n = 53, .k = 40000}, *v.kernels);
             run({.m = 3, .n = 70, .k = 9001, .ta = true, .b = float16, .c = float16, .beta = 0.5},
                 *v.kernels);

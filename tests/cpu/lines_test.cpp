@@ -84,6 +84,18 @@ TEST_CASE("argmax and argmin find the first extreme or NaN", "[lines]") {
             }
 }
 
+TEST_CASE("argmax finds the only extreme, wherever it is", "[lines]") {
+    for (const Dtype dtype : {float32, bfloat16})
+        for (const std::int64_t at : {0, 4095, 4096, 9999}) {
+            const Tensor x = zeros({2, 10000}, {.dtype = dtype});
+            x.slice(1, at, at + 1).fill_(1);
+            CAPTURE(dtype, at);
+            CHECK(argmax(x, 1).to_vector<std::int64_t>() == std::vector<std::int64_t>(2, at));
+            CHECK(argmax(x.t().contiguous(), 0).to_vector<std::int64_t>() ==
+                  std::vector<std::int64_t>(2, at));
+        }
+}
+
 TEST_CASE("true elements are counted", "[lines]") {
     for (const std::int64_t n : {1, 7, 8, 2040, 2041, 70000}) {
         const Tensor flags = gt(random({3, n}, unsigned(n)), 0.0);
@@ -197,7 +209,9 @@ TEST_CASE("nonzero lists coordinates in order", "[lines]") {
 
 TEST_CASE("running sums and products of lines", "[lines]") {
     for (const std::int64_t n : {1, 3, 4, 5, 1023, 1024, 1030}) {
-        const Tensor x = random({3, n}, unsigned(n)), few = eq(x, 1.0).to(float32) + 1.0;
+        const Tensor x = random({3, n}, unsigned(n));
+        const Tensor few =
+            where(lt(x, 13.0), full({}, 0.5), where(lt(x, 27.0), full({}, -1.0), full({}, 2.0)));
         std::vector<double> sums, products;
         const std::vector<double> v = values_of(x), f = values_of(few);
         for (std::int64_t row = 0; row < 3; ++row) {
@@ -286,4 +300,7 @@ TEST_CASE("repeated tensors are copies", "[lines]") {
         y.add_(ones({1}));
         CHECK(values_of(flat) == before);
     }
+    const Tensor x = flat.clone().set_requires_grad(true);
+    sum(x.repeat({2, 4}) * 3.0).backward();
+    CHECK(values_of(x.grad()) == std::vector<double>(3, 24));
 }

@@ -309,7 +309,9 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
         return std::min(round_up(extent, unit),
                         panel_floats / std::max<std::int64_t>(slots, 512) / unit * unit);
     };
-    const bool own = g.m <= own_rows && g.n >= num_threads() * kernels.nr;
+    // One panel per thread is enough for two threads; more of them have not been measured.
+    const std::int64_t wide = num_threads() * kernels.nr;
+    const bool own = g.m <= own_rows && g.n >= (num_threads() == 2 ? wide : 2 * wide);
     const std::int64_t ns = own ? g.n : strip(g.n, kernels.nr);
     // Sums that can be C's elements need no separate memory, unless they are added up in groups.
     const bool own_sums = ranges > 1 && !(Groups::length(ranges) == 1 && stores_sums(kernels, g, g.n));
@@ -398,7 +400,10 @@ std::int64_t parts_of_k(const GemmKernels& kernels, const Gemm& g) {
 void multiply_parts(const GemmKernels& kernels, const Gemm& g, const float* bias, std::int64_t count) {
     const std::int64_t ld = round_up(g.n, kernels.lanes), size = g.m * ld;
     float* const sums = scratch().parts.get<float>(count * size);
-    parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
+    // Threads take whole parts, unless C has more blocks for them than there are parts.
+    constexpr std::int64_t block_of_c = 4096;
+    const bool apart = count >= std::min<std::int64_t>(num_threads(), g.m * g.n / block_of_c);
+    parallel_for(count, apart ? 1 : count, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
             const std::int64_t p = i * g.k / count;
             Gemm part{.m = g.m,

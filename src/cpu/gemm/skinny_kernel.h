@@ -78,7 +78,8 @@ template <int R, int J, class T> [[gnu::noinline]] void dots(const float* x, std
     Vector sum[R][J] = {};
     // Few addresses, from which those of eight lines follow: more would not stay in registers.
     const std::int64_t step = ldy * std::int64_t(sizeof(T)), three = 3 * step;
-    const char* group[2] = {reinterpret_cast<const char*>(y), reinterpret_cast<const char*>(y) + 4 * step};
+    const char* const first = reinterpret_cast<const char*>(y);
+    const char* group[2] = {first, first + (J > 4 ? 4 * step : 0)};
     const auto line = [&](int j) __attribute__((always_inline)) {
         return group[j / 4 % 2] + (j % 4 == 3 ? three : j % 4 * step);
     };

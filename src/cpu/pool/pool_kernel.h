@@ -190,8 +190,10 @@ template <bool weighted, class T, class R> void window_row(const WindowRow<T, R>
             row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
                 constexpr int B = decltype(block)::vectors;
                 typename Vector::V total[B] = {};
-                weighted&& four ? add_four_pixels(row, columns, c, n, total)
-                                : add_window<weighted>(row, columns, c, n, total);
+                if (weighted && four)
+                    add_four_pixels(row, columns, c, n, total);
+                else
+                    add_window<weighted>(row, columns, c, n, total);
                 for (int b = 0; b < B; ++b) {
                     if constexpr (!weighted) total[b] /= divisor;
                     if (n == Vector::lanes)
