@@ -1,0 +1,108 @@
+// Runs samples of PyTorch's operator database, which tools/op_database.py has written, and writes results and
+// gradients.
+//
+//   op_database FOLDER  reads cases.jsonl ({"id", "op", "args", "kwargs", "tensors"} per line, {"t": "name"} for a tensor;
+//                       "tensors" says which have gradients)
+//                       and inputs.safetensors; writes results.safetensors ("id.y0", ..., gradients by the
+//                       input's name with ".g") and errors.jsonl ({"id", "here", "message"})
+//   op_database --list  prints the names of the functions it knows
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "samples/program.h"
+#include "tools/op_database/call.h"
+
+namespace database {
+
+namespace {
+
+const Table& table() {
+    static const Table all = [] {
+        Table joined;
+        for (const Table& family : {elementwise(), reductions(), shapes(), indexing(), networks()})
+            joined.insert(family.begin(), family.end());
+        return joined;
+    }();
+    return all;
+}
+
+// The same as in op_database.py: weights of the elements in the objective whose gradients are compared.
+Tensor waves(const Tensor& y) {
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < y.numel(); ++i) values.push_back(std::sin(1.3 * double(i) + 0.25));
+    return Tensor::from(values, y.shape()).to(y.dtype());
+}
+
+void run(const Json& line, const std::map<std::string, Tensor>& given, mz::StateDict& results) {
+    const std::string id = line.at("id");
+    std::map<std::string, Tensor> inputs;
+    for (const auto& [name, gradient] : line.at("tensors").items())
+        inputs[name] = given.at(name).clone().set_requires_grad(gradient.get<bool>());
+    const Tensors y = table().at(line.at("op"))(Call(line, inputs));
+    mz::StateDict own;
+    Tensor total;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+        own.emplace_back(id + ".y" + std::to_string(i), y[i].detach().contiguous());
+        if (!y[i].requires_grad()) continue;
+        const Tensor part = mz::sum((y[i] * waves(y[i])).to(mz::float64));
+        total = total.defined() ? total + part : part;
+    }
+    if (total.defined()) {
+        total.backward();
+        for (const auto& [name, x] : inputs)
+            if (x.grad().defined()) own.emplace_back(name + ".g", x.grad().contiguous());
+    }
+    results.insert(results.end(), own.begin(), own.end());
+}
+
+void run_all(const std::string& folder) {
+    std::map<std::string, Tensor> inputs;
+    for (const auto& [name, tensor] : mz::io::load_state_dict_file(folder + "/inputs.safetensors"))
+        inputs[name] = tensor;
+    std::ifstream cases(folder + "/cases.jsonl");
+    std::ofstream errors(folder + "/errors.jsonl");
+    mz::StateDict results;
+    for (std::string text; std::getline(cases, text);) {
+        const Json line = Json::parse(text);
+        const auto note = [&](bool here, const char* message) {
+            errors << Json{{"id", line.at("id")}, {"here", here}, {"message", message}}.dump(
+                          -1, ' ', false, Json::error_handler_t::replace)
+                   << '\n';
+        };
+        try {
+            run(line, inputs, results);
+        } catch (const NotHere& e) {
+            note(false, e.what());
+        } catch (const std::exception& e) {
+            note(true, e.what());
+        }
+    }
+    mz::io::save_safetensors(folder + "/results.safetensors", results);
+}
+
+int parse_and_run(int argc, char** argv) {
+    std::string folder;
+    bool list = false;
+    CLI::App app{"Runs samples of PyTorch's operator database, which tools/op_database.py has written."};
+    auto* const flag = app.add_flag("--list", list, "print the names of the functions");
+    app.add_option("folder", folder, "where the files are")->check(CLI::ExistingDirectory)->excludes(flag);
+    if (const int code = program::parse(app, argc, argv); code >= 0) return code;
+    if (folder.empty())
+        for (const auto& [name, run] : table()) std::puts(name.c_str());
+    else
+        run_all(folder);
+    return 0;
+}
+
+}  // namespace
+
+}  // namespace database
+
+int main(int argc, char** argv) {
+    return program::run("op_database", [&] { return database::parse_and_run(argc, argv); });
+}
