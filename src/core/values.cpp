@@ -1,7 +1,7 @@
 #include "core/values.h"
 
 #include <algorithm>
-#include <memory>
+#include <cstring>
 #include <type_traits>
 
 #include "core/backend.h"
@@ -31,15 +31,34 @@ HostValues::HostValues(const Tensor& x, const char* op) : keep_(x) {
 namespace {
 
 // Room on the host for all elements of x. An expanded view may have more of them than fit into memory.
-template <class T> std::vector<T> elements(const Tensor& x) {
+template <class T> std::vector<T> room_for(const Tensor& x, std::size_t of_each = 1) {
     try {
-        return std::vector<T>(static_cast<std::size_t>(x.numel()));
+        return std::vector<T>(static_cast<std::size_t>(x.numel()) * of_each);
     } catch (const std::exception&) {  // bad_alloc or length_error
         fail(ErrorKind::memory, "to_vector: no memory for the ", x.numel(), " elements of shape ", x.shape());
     }
 }
 
+// A function of its own, which to_vector() and from() share: there is one for every two types.
+template <class To, class From>
+[[gnu::noinline]] void convert_all(const From* from, std::int64_t count, To* to) {
+    std::transform(from, from + count, to, [](From value) { return convert_value<To>(value); });
+}
+
 }  // namespace
+
+const void* HostValues::in_order() {
+    if (keep_.is_contiguous()) return first_;
+    const std::size_t size = size_of(keep_.dtype());
+    std::vector<std::byte> ordered = room_for<std::byte>(keep_, size);
+    std::byte* next = ordered.data();
+    for_each_offset(keep_.shape(), keep_.strides(), [&](std::int64_t offset) {
+        std::memcpy(next, first_ + offset * static_cast<std::int64_t>(size), size);
+        next += size;
+    });
+    copy_ = std::move(ordered);
+    return copy_.data();
+}
 
 template <detail::HostNumber T> T Tensor::item() const {
     check(numel() == 1, ErrorKind::shape, "item: needs one element, got shape ", shape(),
@@ -50,13 +69,15 @@ template <detail::HostNumber T> T Tensor::item() const {
 }
 
 template <detail::HostNumber T> std::vector<T> Tensor::to_vector() const {
-    std::vector<T> result = elements<T>(*this);
-    const HostValues values(*this);
+    std::vector<T> result = room_for<T>(*this);
+    HostValues values(*this);
+    const void* const all = values.in_order();
     visit_dtype(dtype(), [&](auto type) {
-        std::size_t next = 0;
-        for_each_offset(shape(), strides(), [&](std::int64_t offset) {
-            result[next++] = convert_value<T>(values.get<typename decltype(type)::type>(offset));
-        });
+        const auto* const from = static_cast<const typename decltype(type)::type*>(all);
+        if constexpr (std::is_same_v<T, bool>)  // a vector of bits
+            for (std::size_t i = 0; i < result.size(); ++i) result[i] = convert_value<bool>(from[i]);
+        else
+            convert_all(from, numel(), result.data());
     });
     return result;
 }
@@ -67,19 +88,20 @@ Tensor Tensor::from(std::span<const T> values, const Shape& shape, TensorOptions
     const Tensor result = empty(shape, options);
     check(static_cast<std::int64_t>(values.size()) == result.numel(), ErrorKind::shape, "from: shape ", shape,
           " needs ", result.numel(), " values, got ", values.size());
-    if (result.numel() != 0)
-        visit_dtype(options.dtype, [&](auto type) {
-            using To = typename decltype(type)::type;
-            refuse_in_capture("from", options.device, "take values from the host; pass them as an input");
-            if constexpr (std::is_same_v<To, T>) {
-                copy_from_host(options.device, raw(result), values.data(), values.size_bytes());
-            } else {
-                std::unique_ptr<To[]> converted(new To[values.size()]);
-                std::transform(values.begin(), values.end(), converted.get(),
-                               [](T value) { return convert_value<To>(value); });
-                copy_from_host(options.device, raw(result), converted.get(), values.size() * sizeof(To));
-            }
-        });
+    if (result.numel() != 0) {
+        refuse_in_capture("from", options.device, "take values from the host; pass them as an input");
+        const void* first = values.data();
+        std::vector<std::byte> converted;
+        if (options.dtype != dtype_of<T>()) {
+            converted.resize(values.size() * size_of(options.dtype));
+            first = converted.data();
+            visit_dtype(options.dtype, [&](auto type) {
+                using To = typename decltype(type)::type;
+                convert_all(values.data(), result.numel(), reinterpret_cast<To*>(converted.data()));
+            });
+        }
+        copy_from_host(options.device, raw(result), first, values.size() * size_of(options.dtype));
+    }
     if (requires_grad) result.set_requires_grad();
     return result;
 }

@@ -44,6 +44,8 @@ public:
     explicit HostValues(const Tensor& x, const char* op = "to_vector");
     // The element `offset` elements after the tensor's first.
     template <class T> T get(std::int64_t offset) const { return reinterpret_cast<const T*>(first_)[offset]; }
+    // All elements in row-major order: the memory above, or a copy that this keeps.
+    const void* in_order();
 
 private:
     Tensor keep_;
