@@ -16,6 +16,7 @@
 
 #include "core/processors.h"
 #include "mezzo/error.h"
+#include "tests/support/folder.h"
 
 using namespace mezzo;
 
@@ -169,6 +170,32 @@ TEST_CASE("parallel_for goes on where the system starts no thread", "[parallel]"
     CHECK(cpu::num_threads() == 3);
     pthread_attr_destroy(&usual);
     pthread_attr_destroy(&impossible);
+}
+
+TEST_CASE("processors: as many as the quotas of control groups allow", "[parallel]") {
+    const test::Folder folder;
+    for (const char* group : {"pod/box", "pod/half", "cpu/old", "cpu/free"})
+        std::filesystem::create_directories(folder.file(group));
+    const auto quota = [&](const std::string& groups) {
+        return quota_processors(folder.write("groups", groups), folder.path);
+    };
+    folder.write("cpu.max", "max 100000\n");
+    folder.write("pod/cpu.max", "250000 100000\n");
+    folder.write("pod/box/cpu.max", "max 100000\n");
+    folder.write("pod/half/cpu.max", "50000 100000\n");
+    CHECK(quota("0::/\n") == unlimited_processors);
+    CHECK(quota("0::/pod/box\n") == 3);  // limited by the group above; 2.5, rounded up
+    CHECK(quota("0::/pod/half\n") == 1);
+    CHECK(quota("0::/of/the/host\n") == unlimited_processors);
+    folder.write("cpu/old/cpu.cfs_quota_us", "400000\n");
+    folder.write("cpu/old/cpu.cfs_period_us", "100000\n");
+    folder.write("cpu/free/cpu.cfs_quota_us", "-1\n");
+    folder.write("cpu/free/cpu.cfs_period_us", "100000\n");
+    CHECK(quota("5:memory:/pod/half\n4:cpu,cpuacct:/old\n0::/\n") == 4);
+    CHECK(quota("4:cpu,cpuacct:/free\n") == unlimited_processors);
+    CHECK(quota("3:cpuset:/old\n") == unlimited_processors);
+    CHECK(quota("nonsense\n") == unlimited_processors);
+    CHECK(quota_processors(folder.file("missing"), folder.path) == unlimited_processors);
 }
 
 #ifdef __linux__
