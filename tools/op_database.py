@@ -18,11 +18,15 @@ import warnings
 
 import torch
 from op_database_scope import out_of_scope, within_reason
-from random_ops import FILE_NAMES, load, save, waves
 from ranges import COUNT
+from tensor_files import FILE_NAMES, load, save
 from torch.testing._internal.common_methods_invocations import op_db
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "int64", "bool"]
+
+
+def waves(y):
+    return torch.sin(1.3 * torch.arange(y.numel(), dtype=torch.float64) + 0.25).reshape(y.shape).to(y.dtype)
 
 
 class Unsupported(Exception):
@@ -37,7 +41,8 @@ class Case:
         self.grad = grad
         args = [self.encoded(sample.input)] + [self.encoded(x) for x in sample.args]
         kwargs = {name: self.encoded(x) for name, x in sample.kwargs.items()}
-        self.line = {"id": self.id, "op": short_name(entry), "args": args, "kwargs": kwargs, "tensors": {name: grad and x.requires_grad for name, x in self.tensors.items()}}
+        self.line = {"id": self.id, "op": short_name(entry), "args": args, "kwargs": kwargs, "layout": "pts"[number % 3],
+                     "tensors": {name: grad and x.requires_grad for name, x in self.tensors.items()}}
 
     def encoded(self, x):
         if isinstance(x, torch.Tensor):

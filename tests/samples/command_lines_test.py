@@ -21,7 +21,7 @@ BAD = ("nan", "inf", "-inf", "-1", "-0.5", "1e400", "18446744073709551616", "-92
 
 POSITIONALS_BEFORE = {"seconds": ["1"]}
 # How many options with numbers a program has at least, where that is not 2.
-FEW_OPTIONS = {"bench_isa": 1, "bench_ops": 1, "parameter_hashes": 1, "time_gemm": 1, "gemm_errors": 0, "random_ops": 0}
+FEW_OPTIONS = {"bench_isa": 1, "bench_ops": 1, "parameter_hashes": 1, "time_gemm": 1, "gemm_errors": 0, "op_database": 0, "port_parity": 1}
 
 
 def run(*command, **options):
@@ -45,7 +45,7 @@ def allowed(value, kind, low, high):
 
 def needed(program, folder):
     """What a program insists on besides."""
-    return {"train_csv": ["--data", folder / "none", "--target", "none"], "tokenize": ["--vocab", folder / "none"], "bert_parity": [folder], "gpt_parity": [folder], "resnet_parity": [folder], "random_ops": [folder]}.get(program.name, [])
+    return {"train_csv": ["--data", folder / "none", "--target", "none"], "tokenize": ["--vocab", folder / "none"], "bert_parity": [folder], "gpt_parity": [folder], "resnet_parity": [folder], "op_database": [folder], "port_parity": [folder]}.get(program.name, [])
 
 
 def refuses(program, name, kind, low, high, value, folder):

@@ -27,29 +27,29 @@ std::int64_t integer_of(const Json& value) {
 
 }  // namespace
 
-const Json* Call::find(const std::string& name, std::size_t place) const {
+const Json* Call::find(const std::string& name, std::size_t position) const {
     const Json &keywords = line_.at("kwargs"), &args = line_.at("args");
     const Json* found = nullptr;
     if (const auto keyword = keywords.find(name); keyword != keywords.end())
         found = &*keyword;
-    else if (place < args.size())
-        found = &args[place];
+    else if (position < args.size())
+        found = &args[position];
     return found && !found->is_null() ? found : nullptr;
 }
 
-const Json& Call::json(const std::string& name, std::size_t place) const {
-    const Json* const found = find(name, place);
+const Json& Call::json(const std::string& name, std::size_t position) const {
+    const Json* const found = find(name, position);
     if (!found) throw NotHere("no argument " + name);
     return *found;
 }
 
-bool Call::is_tensor(const std::string& name, std::size_t place) const {
-    const Json* const found = find(name, place);
+bool Call::is_tensor(const std::string& name, std::size_t position) const {
+    const Json* const found = find(name, position);
     return found && found->is_object() && found->contains("t");
 }
 
-bool Call::is_list(const std::string& name, std::size_t place) const {
-    const Json* const found = find(name, place);
+bool Call::is_list(const std::string& name, std::size_t position) const {
+    const Json* const found = find(name, position);
     return found && found->is_array();
 }
 
@@ -58,18 +58,18 @@ Tensor Call::tensor(const Json& value) const {
     return tensors_.at(value.at("t"));
 }
 
-Tensor Call::tensor(const std::string& name, std::size_t place) const {
-    const Json* const found = find(name, place);
+Tensor Call::tensor(const std::string& name, std::size_t position) const {
+    const Json* const found = find(name, position);
     return found ? tensor(*found) : Tensor();
 }
 
-Tensor Call::x(std::size_t place) const { return tensor(json("", place)); }
+Tensor Call::x(std::size_t position) const { return tensor(json("", position)); }
 
-Tensors Call::tensors(const std::string& name, std::size_t place) const {
-    const Json& list = json(name, place);
+Tensors Call::tensors(const std::string& name, std::size_t position) const {
+    const Json& list = json(name, position);
     if (!list.is_array()) {  // tensors as arguments of their own
         Tensors result;
-        for (std::size_t i = place; i < positional(); ++i) result.push_back(x(i));
+        for (std::size_t i = position; i < positional(); ++i) result.push_back(x(i));
         return result;
     }
     Tensors result;
@@ -77,36 +77,36 @@ Tensors Call::tensors(const std::string& name, std::size_t place) const {
     return result;
 }
 
-double Call::number(const std::string& name, std::size_t place, double otherwise) const {
-    const Json* const found = find(name, place);
+double Call::number(const std::string& name, std::size_t position, double otherwise) const {
+    const Json* const found = find(name, position);
     return found ? number_of(*found) : otherwise;
 }
 
-mz::Scalar Call::scalar(const std::string& name, std::size_t place, mz::Scalar otherwise) const {
-    const Json* const found = find(name, place);
+mz::Scalar Call::scalar(const std::string& name, std::size_t position, mz::Scalar otherwise) const {
+    const Json* const found = find(name, position);
     if (!found) return otherwise;
     if (found->is_number_integer()) return found->get<std::int64_t>();
     return number_of(*found);
 }
 
-std::int64_t Call::integer(const std::string& name, std::size_t place, std::int64_t otherwise) const {
-    const Json* const found = find(name, place);
+std::int64_t Call::integer(const std::string& name, std::size_t position, std::int64_t otherwise) const {
+    const Json* const found = find(name, position);
     return found ? integer_of(*found) : otherwise;
 }
 
-bool Call::flag(const std::string& name, std::size_t place, bool otherwise) const {
-    const Json* const found = find(name, place);
+bool Call::flag(const std::string& name, std::size_t position, bool otherwise) const {
+    const Json* const found = find(name, position);
     return found ? number_of(*found) != 0 : otherwise;
 }
 
-std::string Call::text(const std::string& name, std::size_t place, const std::string& otherwise) const {
-    const Json* const found = find(name, place);
+std::string Call::text(const std::string& name, std::size_t position, const std::string& otherwise) const {
+    const Json* const found = find(name, position);
     if (found && !found->is_string()) throw NotHere("not a text: " + found->dump());
     return found ? found->get<std::string>() : otherwise;
 }
 
-std::optional<mz::Dtype> Call::dtype(const std::string& name, std::size_t place) const {
-    const Json* const found = find(name, place);
+std::optional<mz::Dtype> Call::dtype(const std::string& name, std::size_t position) const {
+    const Json* const found = find(name, position);
     if (!found) return {};
     if (found->is_object() && found->contains("dtype"))
         for (const mz::Dtype dtype : mz::all_dtypes)
@@ -114,8 +114,8 @@ std::optional<mz::Dtype> Call::dtype(const std::string& name, std::size_t place)
     throw NotHere("dtype " + found->dump());
 }
 
-std::vector<std::int64_t> Call::integers(const std::string& name, std::size_t place) const {
-    const Json* const found = find(name, place);
+std::vector<std::int64_t> Call::integers(const std::string& name, std::size_t position) const {
+    const Json* const found = find(name, position);
     std::vector<std::int64_t> result;
     if (found && !found->is_array()) return {integer_of(*found)};
     if (found)
@@ -123,27 +123,27 @@ std::vector<std::int64_t> Call::integers(const std::string& name, std::size_t pl
     return result;
 }
 
-mz::Axes Call::axes(const std::string& name, std::size_t place) const {
+mz::Axes Call::axes(const std::string& name, std::size_t position) const {
     mz::Axes result;
-    for (const std::int64_t axis : integers(name, place)) result.push_back(axis);
+    for (const std::int64_t axis : integers(name, position)) result.push_back(axis);
     return result;
 }
 
-mz::Shape Call::sizes(const std::string& name, std::size_t place) const {
-    if (is_list(name, place) || positional() <= place + 1) return axes(name, place);
+mz::Shape Call::sizes(const std::string& name, std::size_t position) const {
+    if (is_list(name, position) || positional() <= position + 1) return axes(name, position);
     mz::Shape result;
-    for (std::size_t i = place; i < positional(); ++i) result.push_back(integer("", i, 0));
+    for (std::size_t i = position; i < positional(); ++i) result.push_back(integer("", i, 0));
     return result;
 }
 
-mz::Size2d Call::pair(const std::string& name, std::size_t place, mz::Size2d otherwise) const {
-    const auto list = integers(name, place);
+mz::Size2d Call::pair(const std::string& name, std::size_t position, mz::Size2d otherwise) const {
+    const auto list = integers(name, position);
     if (list.empty()) return otherwise;
     return list.size() == 1 ? mz::Size2d(list[0]) : mz::Size2d{list.at(0), list.at(1)};
 }
 
-mz::Reduction Call::reduction(std::size_t place) const {
-    const std::string word = text("reduction", place, "mean");
+mz::Reduction Call::reduction(std::size_t position) const {
+    const std::string word = text("reduction", position, "mean");
     if (word == "none") return mz::Reduction::none;
     if (word == "sum") return mz::Reduction::sum;
     if (word == "mean") return mz::Reduction::mean;

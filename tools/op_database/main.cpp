@@ -1,7 +1,7 @@
 // Runs samples of PyTorch's operator database, which tools/op_database.py has written, and writes results and
 // gradients.
 //
-//   op_database FOLDER  reads cases.jsonl ({"id", "op", "args", "kwargs", "tensors"} per line, {"t": "name"} for a tensor;
+//   op_database FOLDER  reads cases.jsonl ({"id", "op", "args", "kwargs", "layout", "tensors"} per line, {"t": "name"} for a tensor;
 //                       "tensors" says which have gradients)
 //                       and inputs.safetensors; writes results.safetensors ("id.y0", ..., gradients by the
 //                       input's name with ".g") and errors.jsonl ({"id", "here", "message"})
@@ -31,6 +31,15 @@ const Table& table() {
     return all;
 }
 
+// Returns the same elements in another layout: "t" with the first and last dimension swapped in memory, "s"
+// every second element of a longer row.
+Tensor laid_out(const Tensor& x, const std::string& layout) {
+    if (layout == "t" && x.dim() >= 2) return x.transpose(0, -1).contiguous().transpose(0, -1);
+    if (layout == "s" && x.dim() >= 1 && x.dim() < 8)
+        return mz::stack({x, x}, -1).flatten(-2).slice(-1, 0, 2 * x.size(-1), 2);
+    return x.clone();
+}
+
 // The same as in op_database.py: weights of the elements in the objective whose gradients are compared.
 Tensor waves(const Tensor& y) {
     std::vector<double> values;
@@ -42,7 +51,7 @@ void run(const Json& line, const std::map<std::string, Tensor>& given, mz::State
     const std::string id = line.at("id");
     std::map<std::string, Tensor> inputs;
     for (const auto& [name, gradient] : line.at("tensors").items())
-        inputs[name] = given.at(name).clone().set_requires_grad(gradient.get<bool>());
+        inputs[name] = laid_out(given.at(name), line.at("layout")).set_requires_grad(gradient.get<bool>());
     const Tensors y = table().at(line.at("op"))(Call(line, inputs));
     mz::StateDict own;
     Tensor total;

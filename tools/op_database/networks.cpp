@@ -151,8 +151,8 @@ mz::Conv2dOptions conv2d_options(const Call& c) {
             .dilation = c.pair("dilation", 5, 1),
             .groups = c.integer("groups", 6, 1)};
 }
-std::int64_t single(const Call& c, const std::string& name, std::size_t place, std::int64_t otherwise) {
-    const auto list = c.integers(name, place);
+std::int64_t single(const Call& c, const std::string& name, std::size_t position, std::int64_t otherwise) {
+    const auto list = c.integers(name, position);
     return list.empty() ? otherwise : list[0];
 }
 mz::Conv1dOptions conv1d_options(const Call& c) {

@@ -11,7 +11,9 @@ mz::ReduceOptions reduce(const Call& c, std::size_t keepdim) {
             .dtype = dtype.value_or(mz::float32),
             .explicit_dtype = dtype.has_value()};
 }
-mz::KeepdimOptions keep(const Call& c, std::size_t place) { return {.keepdim = c.flag("keepdim", place)}; }
+mz::KeepdimOptions keep(const Call& c, std::size_t position) {
+    return {.keepdim = c.flag("keepdim", position)};
+}
 
 // x.var(True) says whether it is unbiased, x.var(1) the dimension.
 bool is_bias(const Call& c) { return c.has("dim", 1) && c.json("dim", 1).is_boolean(); }

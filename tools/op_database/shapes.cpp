@@ -16,7 +16,7 @@ std::int64_t wrapped(std::int64_t dim, std::int64_t dims) {
     return dim < 0 ? dim + std::max<std::int64_t>(dims, 1) : dim;
 }
 
-// Moves dimensions to new places; the others keep their order.
+// Moves dimensions to new positions; the others keep their order.
 Tensor moved(const Tensor& x, const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to) {
     std::vector<std::int64_t> order(std::size_t(x.dim()), -1);
     std::vector<bool> taken(order.size());
@@ -25,10 +25,10 @@ Tensor moved(const Tensor& x, const std::vector<std::int64_t>& from, const std::
         taken.at(std::size_t(wrapped(from[i], x.dim()))) = true;
     }
     std::size_t next = 0;
-    for (auto& place : order) {
-        if (place >= 0) continue;
+    for (auto& position : order) {
+        if (position >= 0) continue;
         while (taken[next]) ++next;
-        place = std::int64_t(next++);
+        position = std::int64_t(next++);
     }
     return order.empty() ? x : x.permute(mz::Axes(order.data(), int(order.size())));
 }
@@ -67,21 +67,21 @@ Tensors at_least(const Call& c, int dims) {
     return all;
 }
 
-Tensors sections(const Tensor& x, const Call& c, std::size_t place, std::int64_t dim) {
-    const std::string name = c.has("indices", place) ? "indices" : "sections";
+Tensors sections(const Tensor& x, const Call& c, std::size_t position, std::int64_t dim) {
+    const std::string name = c.has("indices", position) ? "indices" : "sections";
     const std::int64_t size = x.size(dim);
     std::vector<std::int64_t> sizes;
-    if (c.is_tensor("tensor_indices_or_sections", place)) throw NotHere("sections from a tensor");
-    if (c.is_list(name, place)) {
+    if (c.is_tensor("tensor_indices_or_sections", position)) throw NotHere("sections from a tensor");
+    if (c.is_list(name, position)) {
         std::int64_t before = 0;
-        for (std::int64_t end : c.integers(name, place)) {
+        for (std::int64_t end : c.integers(name, position)) {
             end = std::clamp<std::int64_t>(end < 0 ? end + size : end, 0, size);
             sizes.push_back(std::max<std::int64_t>(end - before, 0));
             before = std::max(end, before);
         }
         sizes.push_back(size - before);
     } else {
-        const std::int64_t count = c.integer(name, place, 1);
+        const std::int64_t count = c.integer(name, position, 1);
         for (std::int64_t i = 0; i < count; ++i) sizes.push_back(size / count + (i < size % count ? 1 : 0));
     }
     return mz::split(x, sizes, dim);
