@@ -99,16 +99,21 @@ template <int N, class T> MEZZO_INLINE FloatN<N> slots_along(const T* line, std:
     }
 }
 
-// Packs G <= lanes lines of a panel, of which only `width` exist unless `full`: reads whole vectors along k
-// and transposes them.
-template <int P, int G, bool full, class T>
-MEZZO_INLINE void pack_lines(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
+// Packs G <= lanes lines of a panel of P, of which only `width` exist unless `full`: reads whole vectors along
+// k and transposes them. Panels of all widths share it.
+template <int G, bool full, class T> MEZZO_SHARED void pack_lines(int P, const T* src, std::int64_t ld,
+                                                                  std::int64_t width, std::int64_t k,
+                                                                  float* dst) {
     const std::int64_t slots = (k + depth - 1) / depth;
     for (std::int64_t p = 0; p < slots; p += lanes) {
         FloatN<lanes> r[lanes] = {};
+        if constexpr (full) {
 #pragma GCC unroll 16
-        for (int i = 0; i < G; ++i)
-            if (full || i < width) r[i] = slots_along<lanes>(src + i * ld, p, k);
+            for (int i = 0; i < G; ++i) r[i] = slots_along<lanes>(src + i * ld, p, k);
+        } else {
+#pragma GCC unroll 1
+            for (int i = 0; i < width; ++i) r[i] = slots_along<lanes>(src + i * ld, p, k);
+        }
         transpose<lanes>(r);
         const std::int64_t left = slots - p;
         float* to = dst + p * P;
@@ -122,20 +127,15 @@ MEZZO_INLINE void pack_lines(const T* src, std::int64_t ld, std::int64_t width, 
     }
 }
 
-template <int P, int G, class T>
-MEZZO_INLINE void pack_group(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
-    if (width >= G)
-        pack_lines<P, G, true>(src, ld, width, k, dst);
-    else
-        pack_lines<P, G, false>(src, ld, width, k, dst);
-}
-
 template <int P, class T>
 MEZZO_INLINE void pack_along(const T* src, std::int64_t ld, std::int64_t width, std::int64_t k, float* dst) {
     static_assert(P % lanes == 0 || P < lanes);
     constexpr int group = P < lanes ? P : lanes;
     for (int i = 0; i < P && i < width; i += group)
-        pack_group<P, group>(src + i * ld, ld, width - i, k, dst + i);
+        if (width - i >= group)
+            pack_lines<group, true>(P, src + i * ld, ld, width - i, k, dst + i);
+        else
+            pack_lines<group, false>(P, src + i * ld, ld, width - i, k, dst + i);
 }
 
 template <int P> void pack(const Operand& x, std::int64_t width, std::int64_t k, float* dst) {

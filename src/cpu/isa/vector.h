@@ -19,6 +19,12 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 #define MEZZO_INLINE inline __attribute__((always_inline))
+// One copy of a function, for all arguments.
+#ifdef __clang__
+#define MEZZO_SHARED __attribute__((noinline))
+#else
+#define MEZZO_SHARED __attribute__((noipa))
+#endif
 
 namespace mezzo::cpu {
 namespace {
