@@ -49,3 +49,7 @@ def within_reason(name, line, dtype, error, problem):
     if not problem and any(isinstance(x, (int, float)) for x in line["args"]):
         return "a number is taken on either side"
     return None
+
+
+# Layers that are left out: no layer of unknown sizes, no fractional or power-average pools, and what is one expression.
+MODULES_OUT = r"nn\.(Lazy.*|Fractional.*|LPPool.*|LinearCrossEntropyLoss|Softmax2d|Tanhshrink)"
