@@ -1,4 +1,4 @@
-// Indices of x[{...}]: integers, Slice, ellipsis, newaxis.
+// Parts of indices x[{...}] beside integers and tensors: Slice, ellipsis, newaxis.
 //
 //   y = x[{ellipsis, -1}];              // x[..., -1] in Python
 //   y = x[{Slice(0, 10, 2), newaxis}];  // x[0:10:2, None]
@@ -17,7 +17,7 @@
 namespace mezzo {
 
 // Python's start:stop:step, with the rules of Tensor::slice(): negative bounds count from the end, bounds
-// beyond an end are moved to it, and the step is positive. Slice() is the whole dimension, Slice(2) all from
+// beyond an end are moved to it, and the step is positive (flip() reverses a dimension). Slice() is the whole dimension, Slice(2) all from
 // element 2 on, Slice(-3) the last three.
 struct Slice {
     static constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
@@ -39,24 +39,6 @@ concept NoIndex = std::is_arithmetic_v<T> && !Integer<T>;
 template <class... T>
 concept NotAllIntegers = (std::is_arithmetic_v<T> && ...) && (std::floating_point<T> || ...);
 }  // namespace detail
-
-// One entry of an index: an integer, a Slice, ellipsis or newaxis.
-class Index {
-public:
-    enum class Kind : std::uint8_t { number, range, dots, axis };
-    constexpr Index(detail::Integer auto i) : kind_(Kind::number), slice_(static_cast<std::int64_t>(i)) {}
-    constexpr Index(const Slice& slice) : kind_(Kind::range), slice_(slice) {}
-    constexpr Index(Ellipsis) : kind_(Kind::dots) {}
-    constexpr Index(NewAxis) : kind_(Kind::axis) {}
-
-    [[nodiscard]] constexpr Kind kind() const { return kind_; }
-    [[nodiscard]] constexpr std::int64_t integer() const { return slice_.start; }
-    [[nodiscard]] constexpr const Slice& slice() const { return slice_; }
-
-private:
-    Kind kind_;
-    Slice slice_ = {};
-};
 
 }  // namespace mezzo
 

@@ -21,6 +21,7 @@
 #include "mezzo/fast_path.h"
 #include "mezzo/grad_scaler.h"
 #include "mezzo/image_ops.h"
+#include "mezzo/index_ops.h"
 #include "mezzo/indexing.h"
 #include "mezzo/init.h"
 #include "mezzo/io.h"

@@ -207,9 +207,9 @@ MEZZO_LOSS(MSELoss, mse_loss, LossOptions)
 // l1_loss() as a module: |input - target|.
 MEZZO_LOSS(L1Loss, l1_loss, LossOptions)
 // binary_cross_entropy() as a module: of probabilities.
-MEZZO_LOSS(BCELoss, binary_cross_entropy, LossOptions)
+MEZZO_LOSS(BCELoss, binary_cross_entropy, BceOptions)
 // binary_cross_entropy_with_logits() as a module: of the values before sigmoid.
-MEZZO_LOSS(BCEWithLogitsLoss, binary_cross_entropy_with_logits, LossOptions)
+MEZZO_LOSS(BCEWithLogitsLoss, binary_cross_entropy_with_logits, BceWithLogitsOptions)
 #undef MEZZO_LOSS
 
 // Modules applied one after the other. A Linear followed by ReLU or GELU, and a BatchNorm2d followed by ReLU,

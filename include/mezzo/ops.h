@@ -330,13 +330,14 @@ struct AttentionOptions {
 [[nodiscard]] Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                   const AttentionOptions& options = {});
 
-// Look-ups by int64 index. An index outside the table throws Error(value) on the CPU. On CUDA, where a check
+// Look-ups by index, int64 or int32. An index outside the table throws Error(value) on the CPU. On CUDA, where a check
 // would wait for the device, the result is NaN (0 for integers), and sums ignore it. Sums over equal indices
 // are added in a fixed order: the same bits every time. Rows of weight [n, dim] for every index: index [...]
 // -> [..., dim]. The gradient of weight is dense and summed in a fixed order; row padding_idx (if >= 0) gets
 // none.
 [[nodiscard]] Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
-// The slices of x along dim at each index: int64 [n] -> like x with size n at dim. Any dtype.
+// The slices of x along dim at each index: [n] -> like x with size n at dim. Any dtype. 0-dim tensors count
+// as [1] here, in gather() and in scatter_add(), and the result has as many dimensions as x.
 [[nodiscard]] Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // y[.., j, ..] = x[.., index[.., j, ..], ..], j along dim: an index per element. index has as many dimensions
 // as x, none but dim larger than x's; y has its shape. Any dtype.
@@ -383,14 +384,23 @@ struct NllOptions {
 // -log_probabilities[target]: [..., classes], target int64 [...]. Shapes and errors are those of
 // cross_entropy.
 [[nodiscard]] Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOptions options = {});
+struct BceOptions {
+    Reduction reduction = Reduction::mean;
+    Tensor weight = {};  // floating, broadcasts to input: multiplies the loss of each element
+};
 // Binary cross-entropy of probabilities in [0, 1]; logarithms are clamped to >= -100. An element outside
 // throws Error(value) on the CPU; on CUDA, where a check would wait for the device, its loss and gradient are
 // NaN. NaN stays NaN on both. Refused inside Autocast unless input is a float32 that no cast produced.
-[[nodiscard]] Tensor binary_cross_entropy(const Tensor& input, const Tensor& target,
-                                          LossOptions options = {});
+[[nodiscard]] Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, BceOptions options = {});
+struct BceWithLogitsOptions {
+    Reduction reduction = Reduction::mean;
+    Tensor weight = {};  // as in BceOptions
+    Tensor pos_weight =
+        {};  // floating, broadcasts to logits: multiplies the part of the loss that has target
+};
 // binary_cross_entropy(sigmoid(logits), target), computed without leaving the range of the dtype.
 [[nodiscard]] Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
-                                                      LossOptions options = {});
+                                                      BceWithLogitsOptions options = {});
 
 // x, floating, with each element zeroed with probability p in [0, 1] and the others multiplied by 1 / (1 -
 // p); x itself when not training or p == 0. The mask is never stored: the gradient generates it again from

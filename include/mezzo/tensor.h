@@ -35,7 +35,11 @@ struct TensorOptions {
     bool requires_grad = false;
 };
 
+class Index;
 struct BackwardOptions;
+struct IndexPutOptions;  // index_ops.h
+struct ScatterOptions;
+enum class ScatterReduction : std::uint8_t;
 struct QuantileOptions;  // reduce_ops.h
 struct Sorted;           // sort_ops.h
 class TensorIterator;
@@ -142,8 +146,16 @@ public:
     // One entry per dimension, the rest whole, as in Python: x[{0, Slice(1, 4)}], x[{ellipsis, -1}],
     // x[{newaxis, Slice(0, 10, 2)}], x[Slice(-3)]. Write with x[...].copy_(y). Throws Error(shape) for an
     // integer out of range, for more entries than dimensions and for a second ellipsis.
+    //
+    // Entries may be tensors, as in PyTorch: x[index], x[{Slice(), index}], x[{rows, columns}], x[x > 0]. The
+    // result is then a copy, so that writes to it do not reach x: index_put() writes. An int64 or int32
+    // tensor takes one dimension; its values may be negative. Several broadcast to one shape, whose
+    // dimensions take the place of the first, or come first if other entries than numbers stand between them.
+    // A boolean tensor takes as many dimensions as it has, has their sizes, and is nonzero() of it, which
+    // waits for the device. An index out of range throws Error(value) on the CPU; on CUDA, where a check
+    // would wait for the device, the result is NaN (0 for integers).
     [[nodiscard]] Tensor operator[](std::initializer_list<Index> entries) const;
-    [[nodiscard]] Tensor operator[](const Index& entry) const { return (*this)[{entry}]; }
+    [[nodiscard]] Tensor operator[](const Index& entry) const;
     // The elements of the first dimension, as views: for (const Tensor& row : x). Error(shape) for a 0-dim
     // tensor.
     [[nodiscard]] TensorIterator begin() const;
@@ -224,6 +236,28 @@ private:
 };
 
 using Tensors = std::vector<Tensor>;
+
+// One entry of an index: an integer, a Slice, ellipsis, newaxis or a tensor.
+class Index {
+public:
+    enum class Kind : std::uint8_t { number, range, dots, axis, tensor };
+    Index(detail::Integer auto i) : kind_(Kind::number), slice_(static_cast<std::int64_t>(i)) {}
+    Index(const Slice& slice) : kind_(Kind::range), slice_(slice) {}
+    Index(Ellipsis) : kind_(Kind::dots) {}
+    Index(NewAxis) : kind_(Kind::axis) {}
+    Index(const Tensor& tensor) : kind_(Kind::tensor), tensor_(tensor) {}
+
+    [[nodiscard]] Kind kind() const { return kind_; }
+    [[nodiscard]] std::int64_t integer() const { return slice_.start; }
+    [[nodiscard]] const Slice& slice() const { return slice_; }
+    [[nodiscard]] const Tensor& tensor() const { return tensor_; }
+
+private:
+    Kind kind_;
+    Slice slice_ = {};
+    Tensor tensor_ = {};
+};
+inline Tensor Tensor::operator[](const Index& entry) const { return (*this)[{entry}]; }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& x);  // x.to_string()
 std::ostream& operator<<(std::ostream& out, const TensorOptions& options);

@@ -71,15 +71,31 @@ const Backend memory{.device_count = device_count,
                      .copy = copy,
                      .synchronize = nothing_to_wait_for};
 
-const KernelList* const lists[] = {
-    &cpu_kernels::attention_grad_list, &cpu_kernels::attention_list,  &cpu_kernels::batch_norm_list,
-    &cpu_kernels::class_loss_list,     &cpu_kernels::conv_list,       &cpu_kernels::copy_list,
-    &cpu_kernels::elementwise_list,    &cpu_kernels::group_norm_list, &cpu_kernels::index_list,
-    &cpu_kernels::interpolate_list,    &cpu_kernels::loss_list,       &cpu_kernels::matmul_list,
-    &cpu_kernels::moments_list,        &cpu_kernels::norm_list,       &cpu_kernels::pad_list,
-    &cpu_kernels::pointwise_list,      &cpu_kernels::pool_list,       &cpu_kernels::random_list,
-    &cpu_kernels::range_list,          &cpu_kernels::recurrent_list,  &cpu_kernels::reduce_list,
-    &cpu_kernels::rowwise_list,        &cpu_kernels::scan_list,       &cpu_kernels::sort_list};
+const KernelList* const lists[] = {&cpu_kernels::attention_grad_list,
+                                   &cpu_kernels::attention_list,
+                                   &cpu_kernels::batch_norm_list,
+                                   &cpu_kernels::class_loss_list,
+                                   &cpu_kernels::conv_list,
+                                   &cpu_kernels::copy_list,
+                                   &cpu_kernels::ctc_list,
+                                   &cpu_kernels::elementwise_list,
+                                   &cpu_kernels::group_norm_list,
+                                   &cpu_kernels::index_list,
+                                   &cpu_kernels::interpolate_list,
+                                   &cpu_kernels::loss_list,
+                                   &cpu_kernels::matmul_list,
+                                   &cpu_kernels::moments_list,
+                                   &cpu_kernels::norm_list,
+                                   &cpu_kernels::pad_list,
+                                   &cpu_kernels::pointwise_list,
+                                   &cpu_kernels::pool_list,
+                                   &cpu_kernels::random_list,
+                                   &cpu_kernels::range_list,
+                                   &cpu_kernels::recurrent_list,
+                                   &cpu_kernels::reduce_list,
+                                   &cpu_kernels::rowwise_list,
+                                   &cpu_kernels::scan_list,
+                                   &cpu_kernels::sort_list};
 
 }  // namespace
 

@@ -40,5 +40,19 @@ struct ScatterAdd {
     static constexpr const char* name = "scatter_add";
     std::int64_t dim = 0;
 };
+// src, index of one shape, and x -> x with src written at index along `dim`; of several values for an element
+// the last one stays.
+struct Scatter {
+    static constexpr const char* name = "scatter";
+    std::int64_t dim = 0;
+};
+// The same with the values for an element and the old one reduced to one. All are float32, float64 or int64;
+// a NaN is larger and smaller than everything.
+struct ScatterReduce {
+    static constexpr const char* name = "scatter_reduce";
+    enum class Kind : std::uint8_t { prod, amax, amin };
+    std::int64_t dim = 0;
+    Kind kind = Kind::prod;
+};
 
 }  // namespace mezzo::kernels

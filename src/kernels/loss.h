@@ -102,4 +102,18 @@ struct CrossEntropyGrad {
     double label_smoothing = 0;
 };
 
+// log_probs [time, batch, classes], float32 or float64, targets int64 [batch, width], or joined in one
+// dimension if width is -1, input_lengths and target_lengths int64 [batch] -> losses [batch]. Lengths and
+// targets out of range are an error.
+struct CtcLoss {
+    static constexpr const char* name = "ctc_loss";
+    std::int64_t blank = 0, width = -1;
+};
+// g [batch] and the inputs of CtcLoss -> the gradient of the values of which log_probs is the log_softmax: 0
+// behind a sequence's end and where g is 0, NaN where the loss is infinite.
+struct CtcLossGrad {
+    static constexpr const char* name = "ctc_loss_grad";
+    std::int64_t blank = 0, width = -1;
+};
+
 }  // namespace mezzo::kernels

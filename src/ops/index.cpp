@@ -1,7 +1,7 @@
 // Look-ups by index, and their gradients: sums over equal indices.
 #include "kernels/index.h"
 #include "kernels/dispatch.h"
-#include "ops/common.h"
+#include "ops/index_common.h"
 
 namespace mezzo {
 
@@ -126,56 +126,79 @@ Tensors scatter_add_vjp(const Node& c, const kernels::ScatterAdd& at, const Tens
     return grads;
 }
 
-void check_index(const char* op, const Tensor& index) {
-    check_defined(op, index);
-    check(index.dtype() == int64, ErrorKind::dtype, op, ": index is ", index.dtype(),
-          ", but must be int64; convert it with to(int64)");
-}
-
 }  // namespace
 
-Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx) {
+Tensor int64_index(const char* op, const Tensor& index) {
+    check_defined(op, index);
+    check(index.dtype() == int64 || index.dtype() == int32, ErrorKind::dtype, op, ": index is ",
+          index.dtype(), ", but must be int64 or int32; convert it with to(int64)");
+    return index.to(int64);
+}
+
+Tensor wrapped_index(const char* op, const Tensor& given, std::int64_t n) {
+    if (given.device().type() != DeviceType::cpu) return where(lt(given, 0), given + n, given);
+    const Tensor index = given.contiguous();
+    const std::int64_t count = index.numel();
+    if (count == 0) return index;
+    const auto* const values = index.data<std::int64_t>();
+    bool negative = false;
+    for (std::int64_t i = 0; i < count; ++i) {
+        check(values[i] >= -n && values[i] < n, ErrorKind::value, op, ": index ", values[i], " at position ",
+              i, " is outside [", -n, ", ", n, ")");
+        negative = negative || values[i] < 0;
+    }
+    return negative ? where(lt(index, 0), index + n, index) : index;
+}
+
+Tensor slice_index(const char* op, const Tensor& index) {
+    const Tensor whole = int64_index(op, index);
+    check(whole.dim() <= 1, ErrorKind::shape, op, ": index ", whole.shape(),
+          " is not one dimension; flatten() it, or use gather or scatter for an index per element");
+    return whole.reshape({whole.numel()});
+}
+
+Tensor index_sums(const Tensor& g, int dim, const Tensor& index, std::int64_t size, Dtype dtype) {
+    return call(index_select_grad_op, {g, index}, {.dim = dim}, with_size(g.shape(), dim, size), dtype);
+}
+
+Tensor embedding(const Tensor& weight, const Tensor& given, std::int64_t padding_idx) {
     check_floating("embedding", weight, "weight");
-    check_index("embedding", index);
+    const Tensor index = int64_index("embedding", given);
     check(weight.dim() == 2, ErrorKind::shape, "embedding: weight ", weight.shape(), " is not [n, dim]");
     check(padding_idx >= -1 && padding_idx < weight.size(0), ErrorKind::value, "embedding: padding_idx ",
           padding_idx, " is outside the ", weight.size(0), " rows of the weight");
     return call(embedding_op, {weight, index}, {.padding_idx = padding_idx}, looked_up(weight, index));
 }
 
-Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& given) {
     check_defined("index_select", x);
-    check_index("index_select", index);
-    check(x.dim() > 0, ErrorKind::shape, "index_select: a 0-dim input has nothing to select from");
-    check(index.dim() == 1, ErrorKind::shape, "index_select: index ", index.shape(),
-          " is not one dimension; flatten() it, or use gather for an index per element");
-    return index_selected(x, wrap_dim("index_select", dim, x.dim()), index);
+    const Tensor index = slice_index("index_select", given);
+    const int d = wrap_dim("index_select", dim, x.dim());
+    if (x.dim() > 0) return index_selected(x, d, index);
+    check(index.numel() == 1, ErrorKind::shape, "index_select: a 0-dim input has one element, but index has ",
+          index.numel());
+    return index_selected(x.reshape({1}), 0, index).reshape({});
 }
 
-namespace {
-
-// Returns dim, wrapped. Throws Error(shape) unless index has as many dimensions as x, none of them larger
-// than x's except `dim`.
-int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index) {
-    check_defined(op, x);
-    check_index(op, index);
-    check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim input has no dimension to index");
-    const int wrapped = wrap_dim(op, dim, x.dim());
-    bool fits = index.dim() == x.dim();
-    for (int d = 0; fits && d < x.dim(); ++d) fits = d == wrapped || index.size(d) <= x.size(d);
-    check(fits, ErrorKind::shape, op, ": index ", index.shape(), " does not fit input ", x.shape(),
-          "; it needs as many dimensions, none larger than the input's but dimension ", wrapped);
-    return wrapped;
+IndexedElements indexed_elements(const char* op, const Tensor& given, std::int64_t dim,
+                                 const Tensor& given_index) {
+    check_defined(op, given);
+    IndexedElements e{given, int64_index(op, given_index), wrap_dim(op, dim, given.dim())};
+    if (e.x.dim() == 0) e.x = e.x.reshape({1});
+    if (e.index.dim() == 0) e.index = e.index.reshape({1});
+    bool fits = e.index.dim() == e.x.dim();
+    for (int d = 0; fits && d < e.x.dim(); ++d) fits = d == e.dim || e.index.size(d) <= e.x.size(d);
+    check(fits, ErrorKind::shape, op, ": index ", given_index.shape(), " does not fit input ", given.shape(),
+          "; it needs as many dimensions, none larger than the input's but dimension ", e.dim);
+    return e;
 }
 
-// The part of x that index reaches: the first elements of every dimension but dim.
 Tensor reached(Tensor x, int dim, const Shape& index) {
     for (int d = 0; d < x.dim(); ++d)
         if (d != dim && x.size(d) != index[d]) x = x.slice(d, 0, index[d]);
     return x;
 }
 
-// x with the part that index reaches replaced by `part`.
 Tensor with_reached(const Tensor& x, Tensor part, int dim) {
     for (int d = x.dim() - 1; d >= 0; --d) {
         if (part.size(d) == x.size(d)) continue;
@@ -188,29 +211,33 @@ Tensor with_reached(const Tensor& x, Tensor part, int dim) {
     return part;
 }
 
-}  // namespace
-
-Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
-    const int d = check_elements("gather", x, dim, index);
-    return gathered(reached(x, d, index.shape()), d, index);
+Tensor reached_source(const char* op, const Tensor& given, const Tensor& index) {
+    check_defined(op, given);
+    const Tensor src = given.dim() > 0 ? given : given.reshape({1});
+    bool fits = src.dim() == index.dim();
+    for (int d = 0; fits && d < src.dim(); ++d) fits = index.size(d) <= src.size(d);
+    check(fits, ErrorKind::shape, op, ": index ", index.shape(), " does not fit src ", given.shape(),
+          "; it needs as many dimensions, none larger");
+    return reached(src, -1, index.shape());
 }
 
-Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
-    const int d = check_elements("scatter_add", x, dim, index);
-    check_defined("scatter_add", src);
-    const bool agree = x.dtype() == src.dtype() || (autocast_takes(x) && autocast_takes(src));
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+    const IndexedElements e = indexed_elements("gather", x, dim, index);
+    return gathered(reached(e.x, e.dim, e.index.shape()), e.dim, e.index).reshape(index.shape());
+}
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& given) {
+    const IndexedElements e = indexed_elements("scatter_add", x, dim, index);
+    check_defined("scatter_add", given);
+    const bool agree = x.dtype() == given.dtype() || (autocast_takes(x) && autocast_takes(given));
     check(agree && x.dtype() != boolean, ErrorKind::dtype, "scatter_add: input is ", x.dtype(), " and src ",
-          src.dtype(), "; they must agree and not be boolean; convert one with to()");
-    bool fits = src.dim() == index.dim();
-    for (int i = 0; fits && i < src.dim(); ++i) fits = index.size(i) <= src.size(i);
-    check(fits, ErrorKind::shape, "scatter_add: index ", index.shape(), " does not fit src ", src.shape(),
-          "; it needs as many dimensions, none larger");
+          given.dtype(), "; they must agree and not be boolean; convert one with to()");
     if (index.numel() == 0)
-        return x.dtype() == src.dtype() ? x.clone() : cast(x, promote(x.dtype(), src.dtype()));
-    const Tensor part = reached(x, d, index.shape());
-    const Tensor values = reached(src, -1, index.shape());
-    const Tensor sum = call(scatter_add_op, {values, index, part}, {.dim = d}, part.shape());
-    return with_reached(x, sum, d);
+        return x.dtype() == given.dtype() ? x.clone() : cast(x, promote(x.dtype(), given.dtype()));
+    const Tensor part = reached(e.x, e.dim, e.index.shape()),
+                 src = reached_source("scatter_add", given, e.index);
+    const Tensor sum = call(scatter_add_op, {src, e.index, part}, {.dim = e.dim}, part.shape());
+    return with_reached(e.x, sum, e.dim).reshape(x.shape());
 }
 
 }  // namespace mezzo

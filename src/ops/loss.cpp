@@ -1,6 +1,7 @@
 // Losses of an input and a target of one shape.
 #include "kernels/loss.h"
 #include "autograd/autocast_state.h"
+#include "autograd/op_observer.h"
 #include "core/thread_state.h"
 #include "mezzo/loss_ops.h"
 #include "mezzo/pointwise_ops.h"
@@ -151,16 +152,56 @@ MEZZO_LOSS(binary_cross_entropy_with_logits, BinaryCrossEntropyWithLogits, fp32_
            bce_with_logits_slope, bce_with_logits_target_slope)
 #undef MEZZO_LOSS
 
-template <class A>
-Tensor loss(const Op<A>& op, const Tensor& input, const Tensor& target, const std::type_identity_t<A>& at) {
+// In the dtype in which losses are computed.
+template <class A> Tensor wide_loss(const Op<A>& op, const Tensor& input, const Tensor& target,
+                                    const std::type_identity_t<A>& at) {
     const char* name = op.name();
     check_floating(name, input);
     check_floating(name, target, "target");
     check_same_shape(name, input, target);
     check_reduction(name, at.reduction);
     const Shape shape = at.reduction == Reduction::none ? input.shape() : Shape{};
-    const Tensor y = call(op, {input, target}, at, shape, loss_dtype(input.dtype(), target.dtype()));
-    return finished_loss(y, input, promote(input.dtype(), target.dtype()));
+    return call(op, {input, target}, at, shape, loss_dtype(input.dtype(), target.dtype()));
+}
+template <class A>
+Tensor loss(const Op<A>& op, const Tensor& input, const Tensor& target, const std::type_identity_t<A>& at) {
+    return finished_loss(wide_loss(op, input, target, at), input, promote(input.dtype(), target.dtype()));
+}
+
+// `weight` in the dtype of the values, to whose shape it broadcasts.
+Tensor element_weight(const char* name, const char* what, const Tensor& weight, const Tensor& values) {
+    check_floating(name, weight, what);
+    check(broadcast_shapes(name, values.shape(), weight.shape()) == values.shape(), ErrorKind::shape, name,
+          ": ", what, " ", weight.shape(), " does not broadcast to ", values.shape());
+    return cast(weight, values.dtype());
+}
+
+// The loss per element, a weight for each (undefined: 1), and the reduction.
+Tensor weighted_loss(const char* name, const Tensor& values, const Tensor& weight, const Tensor& input,
+                     const Tensor& target, Reduction reduction) {
+    check_reduction(name, reduction);
+    const Tensor all =
+        weight.defined() ? weighted(element_weight(name, "weight", weight, values), values) : values;
+    return finished_loss(reduced(all, reduction), input, promote(input.dtype(), target.dtype()));
+}
+
+Tensor bce(const Tensor& input, const Tensor& target, const BceOptions& options) {
+    if (!options.weight.defined())
+        return loss(binary_cross_entropy_op, input, target, {.reduction = options.reduction});
+    const Tensor values = wide_loss(binary_cross_entropy_op, input, target, {.reduction = Reduction::none});
+    return weighted_loss("binary_cross_entropy", values, options.weight, input, target, options.reduction);
+}
+
+// bce_with_logits_value() with the part of target multiplied by pos_weight.
+Tensor bce_with_pos_weight(const char* name, const Tensor& logits, const Tensor& target,
+                           const Tensor& pos_weight) {
+    check_floating(name, logits);
+    check_floating(name, target, "target");
+    check_same_shape(name, logits, target);
+    const Dtype dtype = loss_dtype(logits.dtype(), target.dtype());
+    const Tensor x = cast(logits, dtype), t = cast(target, dtype);
+    const Tensor p = element_weight(name, "pos_weight", pos_weight, x);
+    return weighted(1.0 - t, softplus(x)) + weighted(p * t, softplus(-x));
 }
 
 }  // namespace
@@ -185,21 +226,29 @@ Tensor huber_loss(const Tensor& input, const Tensor& target, HuberOptions option
     return loss(huber_loss_op, input, target, {.reduction = options.reduction, .beta = options.delta});
 }
 
-Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, LossOptions options) {
+Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, BceOptions options) {
     check_floating("binary_cross_entropy", input);
     const bool scope = thread_state.autocast.enabled[int(input.device().type())] && input.dtype() != float64;
     check(!scope || (input.dtype() == float32 && !input->from_cast), ErrorKind::dtype,
           "binary_cross_entropy: the input is ", input.dtype(), input->from_cast ? " cast from 16 bit" : "",
           " inside an Autocast scope, where its gradient can leave the range of 16 bit; use "
           "binary_cross_entropy_with_logits on the values before sigmoid");
-    if (!thread_state.autocast.open())
-        return loss(binary_cross_entropy_op, input, target, {.reduction = options.reduction});
+    if (!thread_state.autocast.open()) return bce(input, target, options);
     NoAutocast plain;  // the row's policy is `banned`; what passed the check is safe
-    return loss(binary_cross_entropy_op, input, target, {.reduction = options.reduction});
+    return bce(input, target, options);
 }
 
-Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target, LossOptions options) {
-    return loss(binary_cross_entropy_with_logits_op, logits, target, {.reduction = options.reduction});
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
+                                        BceWithLogitsOptions options) {
+    const char* name = "binary_cross_entropy_with_logits";
+    const auto& op = binary_cross_entropy_with_logits_op;
+    if (!options.weight.defined() && !options.pos_weight.defined())
+        return loss(op, logits, target, {.reduction = options.reduction});
+    const CompositeOp here(name);
+    const Tensor values = options.pos_weight.defined()
+                              ? bce_with_pos_weight(name, logits, target, options.pos_weight)
+                              : wide_loss(op, logits, target, {.reduction = Reduction::none});
+    return weighted_loss(name, values, options.weight, logits, target, options.reduction);
 }
 
 }  // namespace mezzo

@@ -18,6 +18,12 @@ inline void check_reduction(const char* op, Reduction reduction) {
     check_enumerator(op, "reduction", reduction, Reduction::sum);
 }
 
+// The shape of a loss of such values. Throws Error(value) for a reduction that is none.
+inline Shape result_shape(const char* op, const Shape& values, Reduction reduction) {
+    check_reduction(op, reduction);
+    return reduction == Reduction::none ? values : Shape{};
+}
+
 // The reduction of the values per element.
 Tensor reduced(const Tensor& values, Reduction reduction);
 // The gradient of each value, for the gradient g of the reduced loss: g / count for a mean, otherwise g.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/op_observer.h"
 #include "mezzo/loss_ops.h"
 #include "mezzo/product_ops.h"
 #include "ops/loss_common.h"
@@ -89,9 +90,31 @@ const Op<TripletMargin> triplet_margin_op{
         return {reduced(relu(distance(in[0], in[1]) - away + o.margin), o.reduction)};
     }};
 
-Shape result_shape(const Shape& values, Reduction reduction) {
-    check_reduction("loss", reduction);
-    return reduction == Reduction::none ? values : Shape{};
+struct MarginRanking {
+    static constexpr const char* name = "margin_ranking_loss";
+    double margin = 0;
+    Reduction reduction = Reduction::mean;
+};
+
+const Op<MarginRanking> margin_ranking_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const MarginRanking& at) -> Tensors {
+        return {reduced(relu(in[2] * (in[1] - in[0]) + at.margin), at.reduction)};
+    }};
+
+struct SoftMargin {
+    static constexpr const char* name = "soft_margin_loss";
+    Reduction reduction = Reduction::mean;
+};
+
+const Op<SoftMargin> soft_margin_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const SoftMargin& at) -> Tensors { return {reduced(softplus(-in[1] * in[0]), at.reduction)}; }};
+
+void check_triplet(const char* op, double margin) {
+    check(margin > 0, ErrorKind::value, op, ": margin is ", margin, "; it must be positive");
 }
 
 }  // namespace
@@ -103,7 +126,7 @@ Tensor kl_div(const Tensor& input, const Tensor& target, KlDivOptions options) {
     const KlDiv at{
         .reduction = options.reduction, .batch_mean = options.batch_mean, .log_target = options.log_target};
     return call(kl_div_op, {input, target}, at,
-                options.batch_mean ? Shape{} : result_shape(shape, options.reduction));
+                options.batch_mean ? Shape{} : result_shape("kl_div", shape, options.reduction));
 }
 
 Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, MarginOptions options) {
@@ -113,7 +136,7 @@ Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, MarginOpt
     const Shape shape = broadcast_shapes(name, input.shape(), target.shape());
     return call(hinge_embedding_op, {input, target},
                 {.margin = options.margin, .reduction = options.reduction},
-                result_shape(shape, options.reduction));
+                result_shape(name, shape, options.reduction));
 }
 
 Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target, MarginOptions options) {
@@ -128,7 +151,7 @@ Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& tar
           " are neither [rows, n] and [rows] nor [n] and []");
     return call(cosine_embedding_op, {a, b, target},
                 {.margin = options.margin, .reduction = options.reduction},
-                result_shape(target.shape(), options.reduction));
+                result_shape(name, target.shape(), options.reduction));
 }
 
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
@@ -136,13 +159,46 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
     const char* name = "triplet_margin_loss";
     for (const Tensor& x : {anchor, positive, negative}) check_floating(name, x);
     check(options.p >= 0, ErrorKind::value, name, ": p is ", options.p, "; it must not be negative");
-    check(options.margin > 0, ErrorKind::value, name, ": margin is ", options.margin,
-          "; it must be positive");
+    check_triplet(name, options.margin);
     Shape shape =
         broadcast_shapes(name, anchor.shape(), broadcast_shapes(name, positive.shape(), negative.shape()));
     check(shape.size() > 0, ErrorKind::shape, name, ": inputs are 0-dim");
     return call(triplet_margin_op, {anchor, positive, negative}, {.options = options},
-                result_shape(reduced_shape(shape, {shape.size() - 1}, false), options.reduction));
+                result_shape(name, reduced_shape(shape, {shape.size() - 1}, false), options.reduction));
+}
+
+Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                                         const TripletDistanceOptions& options) {
+    const char* name = "triplet_margin_with_distance_loss";
+    const CompositeOp here(name);
+    for (const Tensor& x : {anchor, positive, negative}) check_floating(name, x);
+    check_triplet(name, options.margin);
+    check_reduction(name, options.reduction);
+    const auto distance = [&](const Tensor& a, const Tensor& b) {
+        return options.distance ? options.distance(a, b) : pairwise_distance(a, b);
+    };
+    Tensor away = distance(anchor, negative);
+    if (options.swap) away = minimum(away, distance(positive, negative));
+    return reduced(relu(distance(anchor, positive) - away + options.margin), options.reduction);
+}
+
+Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& target, MarginOptions options) {
+    const char* name = "margin_ranking_loss";
+    check_floating(name, a);
+    check_floating(name, b);
+    check_defined(name, target);
+    const Shape shape = broadcast_shapes(name, target.shape(), broadcast_shapes(name, a.shape(), b.shape()));
+    return call(margin_ranking_op, {a, b, target}, {.margin = options.margin, .reduction = options.reduction},
+                result_shape(name, shape, options.reduction));
+}
+
+Tensor soft_margin_loss(const Tensor& input, const Tensor& target, LossOptions options) {
+    const char* name = "soft_margin_loss";
+    check_floating(name, input);
+    check_defined(name, target);
+    const Shape shape = broadcast_shapes(name, input.shape(), target.shape());
+    return call(soft_margin_op, {input, target}, {.reduction = options.reduction},
+                result_shape(name, shape, options.reduction));
 }
 
 }  // namespace mezzo

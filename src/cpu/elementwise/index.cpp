@@ -1,6 +1,6 @@
 // Look-ups by index, and their gradients, which add up the rows of equal index. Indices are checked before
 // anything is written. One thread adds up a row, in the order of the positions, so that any number of threads
-// gives the same bits.
+// gives the same bits. Values that are written or reduced per element are taken in that order, too.
 #include <algorithm>
 #include <vector>
 
@@ -306,6 +306,42 @@ void scatter_sum(const Tensor& src, const Tensor& index, const Tensor& x, std::i
               [&]<class T>(T) { ScatterSum<T>(src, index, x, s, count, y).run(); });
 }
 
+// y = x, then e = combine(e, src[o, j, i]) for the element e = y[o, index[o, j, i], i], in the order of j.
+template <class T, class F>
+void combine_elements(const char* op, In in, std::int64_t dim, const Tensor& y, const F& combine) {
+    const Tensor &src = in[0], &x = in[2];
+    const Lines s(y->shape, dim);
+    const std::int64_t* const row = checked(op, in[1], s.length);
+    if (y->numel == 0) return;
+    std::memcpy(y->bytes(), x->bytes(), std::size_t(y->numel) * sizeof(T));
+    const std::int64_t size = src->numel / s.outer;  // of a slice of src
+    const T* const from = reinterpret_cast<const T*>(src->numel ? src->bytes() : nullptr);
+    parallel_for(s.outer, grain / 4 / (size + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t o = begin; o < end; ++o) {
+            T* const slice = reinterpret_cast<T*>(y->bytes()) + o * s.length * s.inner;
+            for (std::int64_t at = o * size; at < (o + 1) * size; at += s.inner)
+                for (std::int64_t i = 0; i < s.inner; ++i) {
+                    T& e = slice[row[at + i] * s.inner + i];
+                    e = combine(e, from[at + i]);
+                }
+        }
+    });
+}
+
+template <class T> void reduce_elements(In in, const kernels::ScatterReduce& at, const Tensor& y) {
+    using enum kernels::ScatterReduce::Kind;
+    const auto combined = [&](const auto& f) { combine_elements<T>("scatter_reduce", in, at.dim, y, f); };
+    if (at.kind == prod)
+        combined([](T a, T b) {
+            if constexpr (std::is_same_v<T, std::int64_t>) return T(std::uint64_t(a) * std::uint64_t(b));
+            return T(a * b);
+        });
+    else if (at.kind == amax)
+        combined([](T a, T b) { return b > a || b != b ? b : a; });
+    else
+        combined([](T a, T b) { return b < a || b != b ? b : a; });
+}
+
 }  // namespace
 
 namespace cpu_kernels {
@@ -357,9 +393,21 @@ void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
     if (out[0]->numel > 0) scatter_sum(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), at.dim, out[0]);
 }
 
+void scatter(In in, const kernels::Scatter& at, Out out) {
+    with_bits(size_of(out[0]->dtype), [&]<class T>(T) {
+        combine_elements<T>("scatter", in, at.dim, out[0], [](T, T value) { return value; });
+    });
+}
+
+void scatter_reduce(In in, const kernels::ScatterReduce& at, Out out) {
+    if (out[0]->dtype == int64) return reduce_elements<std::int64_t>(in, at, out[0]);
+    with_real(out[0]->dtype, [&]<class T>(T) { reduce_elements<T>(in, at, out[0]); });
+}
+
 constexpr KernelEntry entries[] = {kernel_entry<embedding>(),    kernel_entry<embedding_grad>(),
                                    kernel_entry<index_select>(), kernel_entry<index_select_grad>(),
-                                   kernel_entry<gather>(),       kernel_entry<scatter_add>()};
+                                   kernel_entry<gather>(),       kernel_entry<scatter_add>(),
+                                   kernel_entry<scatter>(),      kernel_entry<scatter_reduce>()};
 constinit const KernelList index_list = entries;
 
 }  // namespace cpu_kernels
