@@ -38,6 +38,18 @@ void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
           "; reshape() or expand() one of them");
 }
 
+void check_same_dtype(const char* op, const Tensor& a, const char* what, const Tensor& b) {
+    check_defined(op, b);
+    check(a.dtype() == b.dtype(), ErrorKind::dtype, op, ": input is ", a.dtype(), " and ", what, " ",
+          b.dtype(), "; convert one with to()");
+}
+
+void check_boolean(const char* op, const char* what, const Tensor& mask) {
+    check_defined(op, mask);
+    check(mask.dtype() == boolean, ErrorKind::dtype, op, ": the ", what, " is ", mask.dtype(),
+          ", but must be boolean; compare it, as in ne(x, 0)");
+}
+
 namespace {
 
 // boolean < integral < floating.

@@ -34,6 +34,10 @@ inline detail::Item item(Scalar value) {
     return value.to<double>();
 }
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b);
+// Throws Error(dtype) unless b, named `what` in the error, is defined and has the dtype of a.
+void check_same_dtype(const char* op, const Tensor& a, const char* what, const Tensor& b);
+// Throws Error(dtype) unless mask is boolean; `what` is its name in the error.
+void check_boolean(const char* op, const char* what, const Tensor& mask);
 
 // The dtype of two operands together. A 0-dim tensor changes the dtype of one with dimensions only if its own
 // is of a higher category: boolean < integral < floating.

@@ -158,11 +158,6 @@ Tensor put_at(const Tensor& x, const Tensor& index, const Tensor& values, IndexP
         .reshape(x.shape());
 }
 
-void check_values_dtype(const char* op, const Tensor& x, const Tensor& values) {
-    check(x.dtype() == values.dtype(), ErrorKind::dtype, op, ": input is ", x.dtype(), " and the values ",
-          values.dtype(), "; convert one with to()");
-}
-
 }  // namespace
 
 Tensor Tensor::operator[](std::initializer_list<Index> entries) const {
@@ -181,7 +176,7 @@ Tensor index_put(const Tensor& given, const std::vector<Index>& entries, const T
         const Dtype dtype = promote(x.dtype(), values.dtype());
         x = cast(x, dtype), values = cast(values, dtype);
     }
-    check_values_dtype("index_put", x, values);
+    check_same_dtype("index_put", x, "values", values);
     const bool mask = entries.size() == 1 && entries[0].kind() == Index::Kind::tensor &&
                       entries[0].tensor().defined() && is_mask(entries[0].tensor());
     if (mask && values.dim() == 0 && !options.accumulate) {  // without a look-up, which waits for the device
@@ -218,8 +213,7 @@ Tensor take(const Tensor& x, const Tensor& given) {
 Tensor put(const Tensor& x, const Tensor& given, const Tensor& source, IndexPutOptions options) {
     const CompositeOp here("put");
     check_defined("put", x);
-    check_defined("put", source);
-    check_values_dtype("put", x, source);
+    check_same_dtype("put", x, "source", source);
     const Tensor index = wrapped_index("put", int64_index("put", given), x.numel());
     const Shape flat{index.numel()};
     check(source.numel() == index.numel(), ErrorKind::shape, "put: source ", source.shape(),

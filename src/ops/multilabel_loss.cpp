@@ -26,7 +26,7 @@ const Op<MultiMargin> multi_margin_op{
         const Tensor &x = in[0], target = in[1].unsqueeze(-1);
         const std::int64_t n = x.size(-1);
         const Tensor own = eq(arange(n, {.dtype = int64, .device = x.device()}), target);
-        Tensor away = masked_fill(relu(at.margin - gather(x, -1, target) + x), own, 0);
+        Tensor away = masked_fill(relu(x - gather(x, -1, target) + at.margin), own, 0);
         if (at.p == 2) away = square(away);
         Tensor rows = sum(away, {-1}) / double(n);
         if (in.size() > 2)
@@ -48,7 +48,7 @@ const Op<MultilabelMargin> multilabel_margin_op{
         const Tensor listed = eq(cumsum(lt(target, 0), -1), 0);  // up to the first -1
         const Tensor index = masked_fill(target, !listed, 0), count = cast(listed, int64);
         const Tensor is_target = gt(scatter_add(zeros_like(count), -1, index, count), 0);
-        const Tensor away = relu(1.0 - gather(x, -1, index).unsqueeze(-1) + x.unsqueeze(-2));
+        const Tensor away = relu(x.unsqueeze(-2) - gather(x, -1, index).unsqueeze(-1) + 1.0);
         const Tensor pairs = masked_fill(away, (!listed.unsqueeze(-1)) | is_target.unsqueeze(-2), 0);
         return {reduced(sum(pairs, {-2, -1}) / double(x.size(-1)), at.reduction)};
     }};

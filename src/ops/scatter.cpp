@@ -134,9 +134,7 @@ Tensor reduced_by(const Tensor& src, const Tensor& index, const Tensor& x, int d
 template <class F> Tensor scattered(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index,
                                     const Tensor& src, const F& f) {
     const IndexedElements e = indexed_elements(op, x, dim, index);
-    check_defined(op, src);
-    check(x.dtype() == src.dtype(), ErrorKind::dtype, op, ": input is ", x.dtype(), " and src ", src.dtype(),
-          "; convert one with to()");
+    check_same_dtype(op, x, "src", src);
     if (index.numel() == 0) return x.clone();
     const Tensor part = reached(e.x, e.dim, e.index.shape());
     return with_reached(e.x, f(reached_source(op, src, e.index), e.index, part, e.dim), e.dim)
@@ -173,9 +171,7 @@ IndexedSlices indexed_slices(const char* op, const Tensor& x, std::int64_t dim, 
 
 // src with the dimensions of e.x; Error(shape) unless it has a slice for each index.
 Tensor slices(const char* op, const IndexedSlices& e, const Tensor& given) {
-    check_defined(op, given);
-    check(given.dtype() == e.x.dtype(), ErrorKind::dtype, op, ": input is ", e.x.dtype(), " and src ",
-          given.dtype(), "; convert one with to()");
+    check_same_dtype(op, e.x, "src", given);
     const Tensor src = given.dim() > 0 ? given : given.reshape({1});
     Shape wanted = e.x.shape();
     wanted[e.dim] = e.index.numel();
@@ -257,11 +253,9 @@ Tensor index_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, cons
 Tensor masked_scatter(const Tensor& given, const Tensor& mask, const Tensor& source) {
     const char* name = "masked_scatter";
     const CompositeOp here(name);
-    for (const Tensor& t : {given, mask, source}) check_defined(name, t);
-    check(mask.dtype() == boolean, ErrorKind::dtype, name, ": the mask is ", mask.dtype(),
-          ", but must be boolean; compare it, as in ne(x, 0)");
-    check(given.dtype() == source.dtype(), ErrorKind::dtype, name, ": input is ", given.dtype(),
-          " and source ", source.dtype(), "; convert one with to()");
+    check_defined(name, given);
+    check_boolean(name, "mask", mask);
+    check_same_dtype(name, given, "source", source);
     const Shape shape = broadcast_shapes(name, given.shape(), mask.shape());
     const Tensor x = given.expand(shape), hit = mask.expand(shape).reshape({shape.numel()});
     if (hit.device().type() == DeviceType::cpu) {

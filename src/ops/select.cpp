@@ -62,12 +62,6 @@ double saturated(double value, Dtype dtype) {
     return std::clamp(value, -highest, highest);
 }
 
-void check_condition(const char* op, const char* what, const Tensor& x) {
-    check_defined(op, x);
-    check(x.dtype() == boolean, ErrorKind::dtype, op, ": the ", what, " is ", x.dtype(),
-          ", but must be boolean; compare it, as in ne(x, 0)");
-}
-
 }  // namespace
 
 Tensor logical_not(const Tensor& x) {
@@ -81,7 +75,7 @@ Tensor isfinite(const Tensor& x) {
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-    check_condition("where", "condition", condition);
+    check_boolean("where", "condition", condition);
     check_defined("where", a);
     check_defined("where", b);
     const Dtype dtype = promote_operands(a.dtype(), a.dim(), b.dtype(), b.dim());
@@ -92,7 +86,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
     check_defined("masked_fill", x);
-    check_condition("masked_fill", "mask", mask);
+    check_boolean("masked_fill", "mask", mask);
     check(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(), ErrorKind::shape,
           "masked_fill: mask ", mask.shape(), " does not broadcast to ", x.shape());
     check_value("masked_fill", "value", value, x.dtype());

@@ -90,9 +90,7 @@ Tensor nonzero(const Tensor& x) {
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
     const CompositeOp here("masked_select");
     check_defined("masked_select", x);
-    check_defined("masked_select", mask);
-    check(mask.dtype() == boolean, ErrorKind::dtype, "masked_select: the mask is ", mask.dtype(),
-          ", but must be boolean; compare it, as in ne(x, 0)");
+    check_boolean("masked_select", "mask", mask);
     const Shape shape = broadcast_shapes("masked_select", x.shape(), mask.shape());
     const Tensor place = positions(mask.expand(shape)), all = x.expand(shape);
     return index_select(all.reshape({all.numel()}), 0, place);

@@ -10,6 +10,7 @@
 #include "mezzo/attention_ops.h"
 #include "mezzo/autocast.h"
 #include "mezzo/image_ops.h"
+#include "mezzo/index_ops.h"
 #include "mezzo/loss_ops.h"
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/product_ops.h"
@@ -172,6 +173,29 @@ inline std::vector<Line> reductions_and_losses() {
         OF_TWO("nll_loss", nll_loss(pairs(x), classes(x), {.reduction = Reduction::none})),
         OF_TWO("hinge_embedding_loss", hinge_embedding_loss(x[0], 2.0 * (x[1] > 0.0).to(float32) - 1.0,
                                                             {.reduction = Reduction::none})),
+        {"binary_cross_entropy_with_logits of pos_weight",
+         [](In x) {
+             return binary_cross_entropy_with_logits(
+                 x[0], x[1], {.reduction = Reduction::none, .pos_weight = full({1}, 3, {.device = x[0].device()})});
+         },
+         2, 0, 1},
+        OF_TWO("margin_ranking_loss", margin_ranking_loss(x[0], x[1], ones({1}, {.device = x[0].device()}),
+                                                          {.margin = 0.5, .reduction = Reduction::none})),
+        OF_TWO("soft_margin_loss", soft_margin_loss(x[0], 2.0 * (x[1] > 0.0).to(float32) - 1.0,
+                                                    {.reduction = Reduction::none})),
+        OF_TWO("multi_margin_loss", multi_margin_loss(pairs(x), classes(x), {.reduction = Reduction::none})),
+        OF_TWO("multilabel_margin_loss",
+               multilabel_margin_loss(pairs(x), stack({classes(x), classes(x) - 1}, 1),
+                                      {.reduction = Reduction::none})),
+        OF_TWO("multilabel_soft_margin_loss",
+               multilabel_soft_margin_loss(pairs(x), two(x, 0.75, 0.25).expand(pairs(x).shape()),
+                                           {.reduction = Reduction::none})),
+        OF_TWO("gaussian_nll_loss",
+               gaussian_nll_loss(x[0], x[1], full_like(x[0], 0.25), {.reduction = Reduction::none})),
+        OF_ONE("poisson_nll_loss", poisson_nll_loss(x[0], full_like(x[0], 2), {.reduction = Reduction::none})),
+        OF_TWO("triplet_margin_with_distance_loss",
+               triplet_margin_with_distance_loss(zeros({1}, {.device = x[0].device()}), x[0].unsqueeze(1),
+                                                 x[1].unsqueeze(1), {.reduction = Reduction::none})),
         OF_TWO("triplet_margin_loss",
                triplet_margin_loss(zeros({1}, {.device = x[0].device()}), x[0].unsqueeze(1),
                                    x[1].unsqueeze(1), {.reduction = Reduction::none})),
@@ -272,6 +296,27 @@ inline std::vector<Line> pools_and_arrangements() {
         OF_ONE("index_select", index_select(x[0], 0, all_places(x))),
         OF_TWO("gather", gather(pairs(x), 1, places(x, 1)).squeeze(1)),
         OF_TWO("scatter_add", scatter_add(x[0].unsqueeze(1), 1, places(x, 0), x[1].unsqueeze(1)).squeeze(1)),
+        OF_TWO("index", index(pairs(x), {Slice(), all_places(x).slice(0, 1, 2)}).squeeze(1)),
+        OF_TWO("index_put", index_put(pairs(x), {Slice(), 0}, x[1]).select(1, 0)),
+        OF_TWO("index_put that adds", index_put(x[0], {all_places(x)}, x[1], {.accumulate = true})),
+        OF_TWO("scatter", scatter(x[0].unsqueeze(1), 1, places(x, 0), x[1].unsqueeze(1)).squeeze(1)),
+        OF_TWO("scatter_reduce",
+               scatter_reduce(x[0].unsqueeze(1), 1, places(x, 0), x[1].unsqueeze(1), ScatterReduction::amax)
+                   .squeeze(1)),
+        OF_TWO("scatter_reduce to the mean",
+               scatter_reduce(x[0].unsqueeze(1), 1, places(x, 0), x[1].unsqueeze(1), ScatterReduction::mean)
+                   .squeeze(1)),
+        OF_TWO("scatter_reduce to the product",
+               scatter_reduce(x[0].unsqueeze(1), 1, places(x, 0), x[1].unsqueeze(1), ScatterReduction::prod)
+                   .squeeze(1)),
+        OF_TWO("index_reduce", index_reduce(x[0], 0, all_places(x), x[1], ScatterReduction::amin)),
+        OF_TWO("index_copy", index_copy(x[0], 0, all_places(x), x[1])),
+        OF_TWO("index_add", index_add(x[0], 0, all_places(x), x[1], 0.5)),
+        OF_TWO("index_fill", index_fill(pairs(x), 1, all_places(x).slice(0, 0, 1), 0).select(1, 1)),
+        OF_TWO("masked_scatter", masked_scatter(x[0], gt(x[0], 0.0) | le(x[0], 0.0), x[1])),
+        OF_TWO("take_along_dim", take_along_dim(pairs(x), places(x, 1), 1).squeeze(1)),
+        OF_ONE("take", take(x[0], all_places(x))),
+        OF_TWO("put", put(x[0], all_places(x), x[1])),
         OF_TWO("sort", sort(pairs(x)).values.select(1, 1)),
         OF_TWO("topk", topk(pairs(x), 1).values.squeeze(1)),
         OF_TWO("kthvalue", kthvalue(pairs(x), 1).values),
@@ -319,6 +364,7 @@ inline const std::map<std::string, const char*>& left_out() {
         {"checkpoint", not_an_op},
         {"clip_grad_norm_", no_gradient},
         {"count_nonzero", no_gradient},
+        {"ctc_loss", "its gradient by float32 is tested against differences in ctc_loss_test"},
         {"diag", own_test},
         {"dot", own_test},
         {"dropout", random},
@@ -381,6 +427,7 @@ inline Exception exception_for(const std::string& name) {
         {"softmin", {.units = 2, .reason = reads_its_result}},
         {"glu", {.beyond_float32 = true, .reason = narrow}},
         {"addcdiv", {.beyond_float32 = true, .reason = narrow}},
+        {"scatter_reduce to the product", {.beyond_float32 = true, .reason = narrow}},
         {"log_softmax", {.steps = 1, .of_logarithm = true, .reason = reads_its_result}},
         {"linear with gelu", {.as_float32 = true, .reason = narrow}},
         {"cosine_similarity", {.as_float32 = true, .reason = cancels}},

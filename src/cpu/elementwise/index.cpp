@@ -328,18 +328,16 @@ void combine_elements(const char* op, In in, std::int64_t dim, const Tensor& y, 
     });
 }
 
+// One loop for all kinds: what it waits for is memory.
 template <class T> void reduce_elements(In in, const kernels::ScatterReduce& at, const Tensor& y) {
     using enum kernels::ScatterReduce::Kind;
-    const auto combined = [&](const auto& f) { combine_elements<T>("scatter_reduce", in, at.dim, y, f); };
-    if (at.kind == prod)
-        combined([](T a, T b) {
+    combine_elements<T>("scatter_reduce", in, at.dim, y, [kind = at.kind](T a, T b) {
+        if (kind == prod) {
             if constexpr (std::is_same_v<T, std::int64_t>) return T(std::uint64_t(a) * std::uint64_t(b));
             return T(a * b);
-        });
-    else if (at.kind == amax)
-        combined([](T a, T b) { return b > a || b != b ? b : a; });
-    else
-        combined([](T a, T b) { return b < a || b != b ? b : a; });
+        }
+        return b != b || (kind == amax ? b > a : b < a) ? b : a;
+    });
 }
 
 }  // namespace
