@@ -1,5 +1,5 @@
-// Writing by index, and look-ups beside index_select() and gather() (ops.h). All return a new tensor; x itself
-// stays. They take any dtype, and are differentiable by x and by what is written.
+// Writes by index, and further look-ups. All return a new tensor and leave x as it is. They take any dtype,
+// and are differentiable by x and by what is written. index_select() and gather() are in ops.h.
 //
 //   y = index_put(x, {rows, columns}, 0);        // x[rows, columns] = 0
 //   y = scatter(zeros({4, 10}), 1, classes, 1);  // ones at classes [4, 1]
@@ -42,8 +42,8 @@ struct ScatterOptions {
     bool include_self = true;  // false: the old value of an element that is written does not count
 };
 // scatter() with all values for an element reduced to one, the old value of x included. Integral means are
-// rounded down. Equal extrema share the gradient. On devices other than the CPU, prod, amax and amin run there
-// on copies. Not for booleans.
+// rounded down. Equal extrema share the gradient. prod, amax and amin run on the CPU; other devices copy
+// their tensors there. Not for booleans.
 [[nodiscard]] Tensor scatter_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src,
                                     ScatterReduction reduction, ScatterOptions options = {});
 
@@ -59,9 +59,9 @@ struct ScatterOptions {
 [[nodiscard]] Tensor index_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src,
                                   ScatterReduction reduction, ScatterOptions options = {});
 
-// x with the elements where the boolean mask holds replaced by those of source, in row-major order; x and mask
-// broadcast. Error(value) on the CPU if source has fewer elements than the mask needs; on CUDA the rest is
-// NaN (0 for integers).
+// x with the elements where the boolean mask holds replaced by those of source, in row-major order; x and
+// mask broadcast. Error(value) on the CPU if source has fewer elements than the mask needs; on CUDA the
+// rest is NaN (0 for integers).
 [[nodiscard]] Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
 
 // gather() with x and index broadcast outside dim; without dim, of the flattened x and index.

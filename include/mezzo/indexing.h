@@ -1,4 +1,4 @@
-// Parts of indices x[{...}] beside integers and tensors: Slice, ellipsis, newaxis.
+// Entries of an index x[{...}] that are neither integers nor tensors: Slice, ellipsis, newaxis.
 //
 //   y = x[{ellipsis, -1}];              // x[..., -1] in Python
 //   y = x[{Slice(0, 10, 2), newaxis}];  // x[0:10:2, None]
@@ -17,8 +17,8 @@
 namespace mezzo {
 
 // Python's start:stop:step, with the rules of Tensor::slice(): negative bounds count from the end, bounds
-// beyond an end are moved to it, and the step is positive (flip() reverses a dimension). Slice() is the whole dimension, Slice(2) all from
-// element 2 on, Slice(-3) the last three.
+// beyond an end are moved to it, and the step is positive (flip() reverses a dimension). Slice() is the whole
+// dimension, Slice(2) all from element 2 on, Slice(-3) the last three.
 struct Slice {
     static constexpr std::int64_t to_end = std::numeric_limits<std::int64_t>::max();
     constexpr Slice(std::int64_t first = 0, std::int64_t before = to_end, std::int64_t by = 1)

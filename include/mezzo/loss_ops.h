@@ -7,9 +7,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <vector>
 
+#include "mezzo/callback.h"
 #include "mezzo/ops.h"
 
 #pragma GCC visibility push(default)
@@ -56,7 +57,7 @@ struct TripletOptions {
 
 struct TripletDistanceOptions {
     // Distance of two tensors per row; {}: pairwise_distance().
-    std::function<Tensor(const Tensor&, const Tensor&)> distance = {};
+    std::optional<autograd::Callback<Tensor(const Tensor&, const Tensor&)>> distance = {};
     double margin = 1;  // > 0
     bool swap = false;  // as in TripletOptions
     Reduction reduction = Reduction::mean;

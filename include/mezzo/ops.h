@@ -330,11 +330,11 @@ struct AttentionOptions {
 [[nodiscard]] Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                   const AttentionOptions& options = {});
 
-// Look-ups by index, int64 or int32. An index outside the table throws Error(value) on the CPU. On CUDA, where a check
-// would wait for the device, the result is NaN (0 for integers), and sums ignore it. Sums over equal indices
-// are added in a fixed order: the same bits every time. Rows of weight [n, dim] for every index: index [...]
-// -> [..., dim]. The gradient of weight is dense and summed in a fixed order; row padding_idx (if >= 0) gets
-// none.
+// Look-ups by index, int64 or int32. An index outside the table throws Error(value) on the CPU. On CUDA,
+// where a check would wait for the device, the result is NaN (0 for integers), and sums ignore it. Sums
+// over equal indices are added in a fixed order: the same bits every time. Rows of weight [n, dim] for
+// every index: index [...] -> [..., dim]. The gradient of weight is dense and summed in a fixed order; row
+// padding_idx (if >= 0) gets none.
 [[nodiscard]] Tensor embedding(const Tensor& weight, const Tensor& index, std::int64_t padding_idx = -1);
 // The slices of x along dim at each index: [n] -> like x with size n at dim. Any dtype. 0-dim tensors count
 // as [1] here, in gather() and in scatter_add(), and the result has as many dimensions as x.

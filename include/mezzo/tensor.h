@@ -150,7 +150,7 @@ public:
     // Entries may be tensors, as in PyTorch: x[index], x[{Slice(), index}], x[{rows, columns}], x[x > 0]. The
     // result is then a copy, so that writes to it do not reach x: index_put() writes. An int64 or int32
     // tensor takes one dimension; its values may be negative. Several broadcast to one shape, whose
-    // dimensions take the place of the first, or come first if other entries than numbers stand between them.
+    // dimensions replace theirs, or come first if other entries than numbers stand between the tensors.
     // A boolean tensor takes as many dimensions as it has, has their sizes, and is nonzero() of it, which
     // waits for the device. An index out of range throws Error(value) on the CPU; on CUDA, where a check
     // would wait for the device, the result is NaN (0 for integers).

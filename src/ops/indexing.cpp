@@ -111,7 +111,7 @@ Selection select(const Tensor& x, Entries entries) {
 Tensor joined(Selection& s, const Shape& shape) {
     const int count = int(s.lookups.size());
     int first = s.lookups[0].dim;
-    if (s.lookups.back().dim - first != count - 1) {  // not side by side: they come first
+    if (s.lookups.back().dim - first != count - 1) {  // apart: they come first
         Axes axes;
         for (const Lookup& l : s.lookups) axes.push_back(l.dim);
         for (int d = 0; d < s.view.dim(); ++d)
@@ -134,6 +134,14 @@ Tensor joined(Selection& s, const Shape& shape) {
     return checked ? place : where(inside, place, -1);
 }
 
+// The shape x with `shape` instead of dimension dim.
+Shape replaced(const Shape& x, int dim, const Shape& shape) {
+    Shape result(x.begin(), dim);
+    for (const std::int64_t size : shape) result.push_back(size);
+    for (int d = dim + 1; d < x.size(); ++d) result.push_back(x[d]);
+    return result;
+}
+
 Tensor indexed(const Tensor& x, Entries entries) {
     check_defined("index", x);
     Selection s = select(x, entries);
@@ -144,11 +152,30 @@ Tensor indexed(const Tensor& x, Entries entries) {
     const Tensor index = s.lookups.size() > 1 ? joined(s, shape) : s.lookups[0].index;
     const int dim = s.lookups[0].dim;
     const Tensor y = index_select(s.view, dim, index.reshape({index.numel()}));
-    if (shape.size() == 1) return y;
-    Shape result(y.shape().begin(), dim);
-    for (const std::int64_t size : shape) result.push_back(size);
-    for (int d = dim + 1; d < y.dim(); ++d) result.push_back(y.size(d));
-    return y.reshape(result);
+    return shape.size() == 1 ? y : y.reshape(replaced(y.shape(), dim, shape));
+}
+
+// Whether the entries are a tensor of one dimension of x, and else leave x as it is.
+bool selects_slices(Entries entries) {
+    int tensors = 0;
+    for (const Index& entry : entries) {
+        const Slice& slice = entry.slice();
+        const bool whole = entry.kind() == Index::Kind::range && slice.start == 0 &&
+                           slice.stop == Slice::to_end && slice.step == 1;
+        const bool slices = entry.kind() == Index::Kind::tensor && entry.tensor().dim() > 0 &&
+                            (!is_mask(entry.tensor()) || entry.tensor().dim() == 1);
+        if (!whole && !slices && entry.kind() != Index::Kind::dots) return false;
+        tensors += slices;
+    }
+    return tensors == 1;
+}
+
+// The values broadcast to a selection of that shape; dimensions of size 1 in front are left out.
+Tensor fitted_values(Tensor values, const Shape& shape) {
+    while (values.dim() > shape.size() && values.size(0) == 1) values = values.squeeze(0);
+    check(broadcast_shapes("index_put", shape, values.shape()) == shape, ErrorKind::shape,
+          "index_put: values ", values.shape(), " do not broadcast to ", shape);
+    return values.expand(shape);
 }
 
 // x with the values at each index of the flattened x, which is in range. All three are one-dimensional.
@@ -177,25 +204,30 @@ Tensor index_put(const Tensor& given, const std::vector<Index>& entries, const T
         x = cast(x, dtype), values = cast(values, dtype);
     }
     check_same_dtype("index_put", x, "values", values);
-    const bool mask = entries.size() == 1 && entries[0].kind() == Index::Kind::tensor &&
-                      entries[0].tensor().defined() && is_mask(entries[0].tensor());
+    const int rest = check_entries(x, entries);
+    const bool mask =
+        entries.size() == 1 && entries[0].kind() == Index::Kind::tensor && is_mask(entries[0].tensor());
     if (mask && values.dim() == 0 && !options.accumulate) {  // without a look-up, which waits for the device
         const Tensor& m = entries[0].tensor();
-        const int rest = check_entries(x, entries);
         check(Shape(x.shape().begin(), m.dim()) == m.shape(), ErrorKind::shape, "index_put: mask ", m.shape(),
               " does not fit ", x.shape());
         Shape shape = m.shape();
         for (int d = 0; d < rest; ++d) shape.push_back(1);
         return where(m.reshape(shape), values, x);
     }
+    if (selects_slices(entries)) {
+        const auto [dim, index] = select(x, entries).lookups.at(0);
+        Shape shape = x.shape();
+        shape[dim] = index.numel();
+        const Tensor src = fitted_values(values, replaced(x.shape(), dim, index.shape())).reshape(shape);
+        const Tensor at = index.reshape({index.numel()});
+        return options.accumulate ? index_add(x, dim, at, src) : index_copy(x, dim, at, src);
+    }
     // From 1 on, so that 0, which look-ups out of range give where they are no error, means none.
     const Tensor numbers = arange(1, x.numel() + 1, {.dtype = int64, .device = x.device()});
     const Tensor place = indexed(numbers.reshape(x.shape()), entries) - 1;
-    while (values.dim() > place.dim() && values.size(0) == 1) values = values.squeeze(0);
-    check(broadcast_shapes("index_put", place.shape(), values.shape()) == place.shape(), ErrorKind::shape,
-          "index_put: values ", given_values.shape(), " do not broadcast to ", place.shape());
     const Shape flat{place.numel()};
-    return put_at(x, place.reshape(flat), values.expand(place.shape()).reshape(flat), options);
+    return put_at(x, place.reshape(flat), fitted_values(values, place.shape()).reshape(flat), options);
 }
 
 Tensor index_put(const Tensor& x, const std::vector<Index>& entries, Scalar value, IndexPutOptions options) {

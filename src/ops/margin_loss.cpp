@@ -175,7 +175,7 @@ Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& pos
     check_triplet(name, options.margin);
     check_reduction(name, options.reduction);
     const auto distance = [&](const Tensor& a, const Tensor& b) {
-        return options.distance ? options.distance(a, b) : pairwise_distance(a, b);
+        return options.distance ? (*options.distance)(a, b) : pairwise_distance(a, b);
     };
     Tensor away = distance(anchor, negative);
     if (options.swap) away = minimum(away, distance(positive, negative));

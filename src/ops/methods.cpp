@@ -95,13 +95,20 @@ METHOD(Tensor, scatter_add, (std::int64_t dim, const Tensor& index, const Tensor
 METHOD(Tensor, index, (const std::vector<Index>& entries), entries)
 METHOD(Tensor, index_put, (const std::vector<Index>& entries, const Tensor& values), entries, values)
 METHOD(Tensor, index_put, (const std::vector<Index>& entries, Scalar value), entries, value)
-METHOD(Tensor, index_put, (const std::vector<Index>& entries, const Tensor& values, const IndexPutOptions& options), entries, values, options)
+METHOD(Tensor, index_put, (const std::vector<Index>& entries, const Tensor& values,
+       const IndexPutOptions& options),
+       entries, values, options)
 METHOD(Tensor, scatter, (std::int64_t dim, const Tensor& index, const Tensor& src), dim, index, src)
 METHOD(Tensor, scatter, (std::int64_t dim, const Tensor& index, Scalar value), dim, index, value)
-METHOD(Tensor, scatter_reduce, (std::int64_t dim, const Tensor& index, const Tensor& src, ScatterReduction reduction), dim, index, src, reduction)
-METHOD(Tensor, scatter_reduce, (std::int64_t dim, const Tensor& index, const Tensor& src, ScatterReduction reduction, const ScatterOptions& options), dim, index, src, reduction, options)
+METHOD(Tensor, scatter_reduce, (std::int64_t dim, const Tensor& index, const Tensor& src,
+       ScatterReduction reduction),
+       dim, index, src, reduction)
+METHOD(Tensor, scatter_reduce, (std::int64_t dim, const Tensor& index, const Tensor& src,
+       ScatterReduction reduction, const ScatterOptions& options),
+       dim, index, src, reduction, options)
 METHOD(Tensor, index_copy, (std::int64_t dim, const Tensor& index, const Tensor& src), dim, index, src)
-METHOD(Tensor, index_add, (std::int64_t dim, const Tensor& index, const Tensor& src, Scalar alpha), dim, index, src, alpha)
+METHOD(Tensor, index_add, (std::int64_t dim, const Tensor& index, const Tensor& src, Scalar alpha),
+       dim, index, src, alpha)
 METHOD(Tensor, index_fill, (std::int64_t dim, const Tensor& index, Scalar value), dim, index, value)
 METHOD(Tensor, masked_scatter, (const Tensor& mask, const Tensor& source), mask, source)
 METHOD(Tensor, take_along_dim, (const Tensor& index, std::int64_t dim), index, dim)

@@ -33,7 +33,7 @@ Tensor positions(const Tensor& index, int dim) {
 
 Tensors scatter_vjp(const Node& c, const kernels::Scatter& at, const Tensors& g);
 
-// The elements of src that are the last for their place are added to 0, the others as 0.
+// Adds the elements of src to 0, of several for one element of x only the last.
 Tensors scatter_decomposition(In in, const kernels::Scatter& at) {
     const Tensor &src = in[0], &index = in[1], &x = in[2];
     const std::int64_t n = index.size(at.dim);
@@ -74,8 +74,8 @@ Tensors scatter_reduce_vjp(const Node& c, const kernels::ScatterReduce& at, cons
 const Op<kernels::ScatterReduce> scatter_reduce_op{
     {.name = "scatter_reduce", .saves = save_inputs | save_outputs}, scatter_reduce_vjp};
 
-// The product of the other factors is P / f for the product P of the factors that are not 0. A single 0 has the
-// gradient P, and leaves none to the others.
+// The product of the other factors is P / f for the product P of the factors that are not 0. A single 0 has
+// the gradient P, and leaves none to the others.
 Tensors product_grads(const Tensor& src, const Tensor& index, const Tensor& x, int d, const Tensor& g) {
     const Tensor none_src = eq(src, 0.0), none_x = eq(x, 0.0);
     const Tensor s = masked_fill(src, none_src, 1), self = masked_fill(x, none_x, 1);
@@ -98,8 +98,11 @@ Tensors scatter_reduce_vjp(const Node& c, const kernels::ScatterReduce& at, cons
     return {masked_fill(gather(share, d, index), other_src, 0), Tensor(), masked_fill(share, other_x, 0)};
 }
 
-// The dtype in which scatter_reduce() computes prod and extrema.
-Dtype reduced_in(Dtype dtype) { return !is_floating(dtype) ? int64 : dtype == float64 ? float64 : float32; }
+// The dtype in which scatter_reduce() computes. In that of 16 bit products of two numbers keep their range.
+Dtype reduced_in(Dtype dtype) {
+    if (!is_floating(dtype)) return int64;
+    return dtype == bfloat16 || dtype == float64 ? float64 : float32;
+}
 
 Tensor reduced_by(const Tensor& src, const Tensor& index, const Tensor& x, int d, ScatterReduction reduction,
                   bool include_self) {
@@ -130,7 +133,7 @@ Tensor reduced_by(const Tensor& src, const Tensor& index, const Tensor& x, int d
                 x.dtype());
 }
 
-// x with f(part of src, index, part of x, dim) in place of the part of x that index reaches.
+// x with the part that index reaches replaced by f(part of src, index, part of x, dim).
 template <class F> Tensor scattered(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index,
                                     const Tensor& src, const F& f) {
     const IndexedElements e = indexed_elements(op, x, dim, index);

@@ -93,12 +93,12 @@ TEST_CASE("pages: threads", "[pages]") {
 TEST_CASE("pages: what is not here", "[pages]") {
     const mz::Tensor x = mz::arange(6).to(mz::float32);
     // begin
-    const mz::Tensor reversed = mz::flip(x, {0});                // for x[::-1]
-    const mz::Tensor chosen = x.index_select(0, mz::arange(3));  // for x[indices]
-    const mz::Tensor half_as_much = x * 0.5;                     // for x.mul_(0.5) in a graph
+    const mz::Tensor reversed = mz::flip(x, {0});        // for x[::-1]
+    const mz::Tensor written = x.index_put({x > 2}, 0);  // for x[x > 2] = 0, in a graph, too
+    const mz::Tensor half_as_much = x * 0.5;             // for x.mul_(0.5) in a graph
     // end
     CHECK(reversed.to_vector<float>()[0] == 5);
-    CHECK(chosen.size(0) == 3);
+    CHECK(written.sum().item<float>() == 3);
     CHECK(half_as_much.to_vector<float>()[4] == 2);
 }
 

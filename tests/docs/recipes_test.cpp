@@ -20,6 +20,15 @@ mz::nn::Sequential small_net(std::uint64_t seed) {
     return mz::nn::Sequential{mz::nn::Linear(4, 8), mz::nn::GELU(), mz::nn::Linear(8, 2)};
 }
 
+// begin
+mz::Tensor focal_loss(const mz::Tensor& logits, const mz::Tensor& target, double alpha, double gamma) {
+    const mz::Tensor positive = target == 1;
+    const mz::Tensor missed = mz::sigmoid(mz::where(positive, -logits, logits));  // 1 - p of the right class
+    const mz::Tensor weight = mz::where(positive, alpha, 1 - alpha) * missed.pow(gamma);
+    return mz::binary_cross_entropy_with_logits(logits, target, {.weight = weight});
+}
+// end
+
 mz::data::Dataset samples() {
     mz::manual_seed(11);
     return {mz::randn({16, 4}), mz::randint(0, 2, {16})};
@@ -415,6 +424,22 @@ TEST_CASE("recipe: out of memory", "[recipes]") {
     CHECK(micro_batches == 4);
     CHECK(failures == 2);
     CHECK(optimizer.applied_steps() == 1);
+}
+
+TEST_CASE("recipe: focal loss", "[recipes]") {
+    const std::vector<double> logit{-2, 0.5, 3, -1}, target{1, 1, 0, 0};
+    double wanted = 0, gradient = 0;
+    const auto value = [&](double x, double t) {
+        const double p = 1 / (1 + std::exp(t == 1 ? -x : x));
+        return -(t == 1 ? 0.25 : 0.75) * std::pow(1 - p, 2) * std::log(p);
+    };
+    for (std::size_t i = 0; i < 4; ++i) wanted += value(logit[i], target[i]) / 4;
+    gradient = (value(3 + 1e-5, 0) - value(3 - 1e-5, 0)) / 2e-5 / 4;
+    const mz::Tensor x = mz::Tensor::from(logit, {4}).set_requires_grad();
+    const mz::Tensor loss = focal_loss(x, mz::Tensor::from(target, {4}), 0.25, 2);
+    loss.backward();
+    CHECK(loss.item<double>() == Approx(wanted));
+    CHECK(x.grad()[2].item<double>() == Approx(gradient));
 }
 
 TEST_CASE("recipe: float32 inside a 16-bit region", "[recipes]") {

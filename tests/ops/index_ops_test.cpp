@@ -1,4 +1,4 @@
-// x[{...}] with tensors, and writes by index: shapes of PyTorch's, integers and booleans, gradients of repeated
+// x[{...}] with tensors, and writes by index: shapes as in PyTorch, all dtypes, gradients of repeated
 // indices, and what is refused.
 #include <catch2/catch.hpp>
 

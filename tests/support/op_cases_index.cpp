@@ -1,4 +1,6 @@
 // Op cases of index_ops.h and of x[{...}] with tensors.
+#include <algorithm>
+
 #include "mezzo/index_ops.h"
 #include "mezzo/ops.h"
 #include "tests/support/op_cases.h"
@@ -14,7 +16,9 @@ using enum ScatterReduction;
 const Shape input{3, 7}, part{3, 4};  // indices below 7
 
 // One of the numbers below the rows of x per column.
-Tensor rows_of(const Tensor& x, const Tensor& index) { return index.remainder(std::max<std::int64_t>(x.size(0), 1)); }
+Tensor rows_of(const Tensor& x, const Tensor& index) {
+    return index.remainder(std::max<std::int64_t>(x.size(0), 1));
+}
 
 // clang-format off
 #define OF(name, call, ...) \

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "cpu/elementwise/strided.h"
@@ -28,9 +29,9 @@ const std::int64_t* integers(const Tensor& x) {
 
 // ln(e^a + e^b + e^c)
 double log_sum(double a, double b, double c) {
-    const double most = std::max(a, std::max(b, c));
-    if (most == -infinity) return most;
-    return most + std::log(std::exp(a - most) + std::exp(b - most) + std::exp(c - most));
+    if (b > a) std::swap(a, b);
+    if (c > a) std::swap(a, c);
+    return a == -infinity ? a : a + std::log(1 + std::exp(b - a) + std::exp(c - a));
 }
 
 // The inputs of the losses, checked.
@@ -116,7 +117,8 @@ public:
             now[s] = log_prob(t, s) + sum;
         }
     }
-    // The same from the end: of the steps from time t on, for paths in each state at t. behind: those of t + 1.
+    // The same from the end: of the steps from time t on, for paths in each state at t. behind: those of
+    // t + 1.
     void backward(std::int64_t t, const double* behind, double* now) const {
         for (std::int64_t s = 0; s < states; ++s) {
             double sum = s >= states - 2 ? 0 : -infinity;
