@@ -165,10 +165,10 @@ def take_along_dim():
     sizes = shape(1, 3, empty=False)
     x = values(sizes if r.random() < 0.6 else [r.choice([s, 1]) for s in sizes], any_dtype())
     if r.random() < 0.3:
-        return Case([x, indices(shape(0, 2), x.numel(), dtype=torch.int64)], ["-"], lambda x, i: torch.take_along_dim(x, i))
+        return Case([x, indices(shape(0, 2), x.numel(), True, torch.int64)], ["-"], lambda x, i: torch.take_along_dim(x, i))
     d = dim_of(x)
     own = [r.randint(0, 4) if x.dim() and k == d % x.dim() else r.choice([s, 1]) for k, s in enumerate(sizes)]
-    i = indices(own, x.shape[d] if x.dim() else 1, dtype=torch.int64)
+    i = indices(own, x.shape[d], r.random() < 0.5, torch.int64)
     return Case([x, i], words(d), lambda x, i: torch.take_along_dim(x, i, d))
 
 

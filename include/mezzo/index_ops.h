@@ -64,7 +64,8 @@ struct ScatterOptions {
 // rest is NaN (0 for integers).
 [[nodiscard]] Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
 
-// gather() with x and index broadcast outside dim; without dim, of the flattened x and index.
+// gather() with x and index broadcast outside dim; without dim, of the flattened x and index. Indices may be
+// negative.
 [[nodiscard]] Tensor take_along_dim(const Tensor& x, const Tensor& index,
                                     std::optional<std::int64_t> dim = {});
 // The elements of the flattened x at each index, in the shape of index. Indices may be negative.

@@ -51,16 +51,14 @@ const Op<PoissonNll> poisson_nll_op{
         return {reduced(at.full ? value + log_factorial(t) : value, at.reduction)};
     }};
 
-// var with the dimensions of input.
+// var in a shape that broadcasts to that of input.
 Tensor fitted_variance(const char* op, const Tensor& input, const Tensor& var) {
     check_floating(op, var, "var");
     Shape rows = input.shape();
     if (input.dim() > 0) rows.erase(input.dim() - 1);
-    if (var.shape() == input.shape() || input.dim() == 0) return var;
-    if (var.shape() == rows) return var.unsqueeze(-1);
-    rows.push_back(1);
-    check(var.shape() == rows, ErrorKind::shape, op, ": var ", var.shape(), " does not fit input ",
-          input.shape(), "; it has that shape, or the last dimension of size 1 or left out");
+    if (input.dim() > 0 && var.shape() == rows) return var.unsqueeze(-1);
+    check(broadcast_shapes(op, input.shape(), var.shape()) == input.shape(), ErrorKind::shape, op, ": var ",
+          var.shape(), " does not broadcast to input ", input.shape());
     return var;
 }
 

@@ -53,11 +53,16 @@ const Op<MultilabelMargin> multilabel_margin_op{
         return {reduced(sum(pairs, {-2, -1}) / double(x.size(-1)), at.reduction)};
     }};
 
+// A 0-dim tensor counts as one class.
+Tensor of_classes(const char* op, const Tensor& x) {
+    check_defined(op, x);
+    return x.dim() > 0 ? x : x.reshape({1});
+}
+
 // Throws for a target outside of [least, classes) on the CPU; elsewhere a check would wait for the device.
 void check_classes(const char* op, const Tensor& x, const Tensor& target, std::int64_t least) {
     check_floating(op, x);
     check_defined(op, target);
-    check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim input is not [..., classes]");
     check(target.dtype() == int64, ErrorKind::dtype, op, ": target is ", target.dtype(),
           ", but must be int64 class indices; convert it with to(int64)");
     const std::int64_t classes = x.size(-1);
@@ -70,8 +75,10 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target, std::i
 
 }  // namespace
 
-Tensor multi_margin_loss(const Tensor& input, const Tensor& target, MultiMarginOptions options) {
+Tensor multi_margin_loss(const Tensor& given, const Tensor& target, MultiMarginOptions options) {
     const char* name = "multi_margin_loss";
+    Tensor input = of_classes(name, given);
+    if (input.dim() == 1 && target.defined() && target.dim() == 1) input = input.unsqueeze(0);
     check(options.p == 1 || options.p == 2, ErrorKind::value, name, ": p is ", options.p,
           "; it must be 1 or 2");
     check_classes(name, input, target, 0);
@@ -90,8 +97,9 @@ Tensor multi_margin_loss(const Tensor& input, const Tensor& target, MultiMarginO
                 result_shape(name, rows, options.reduction));
 }
 
-Tensor multilabel_margin_loss(const Tensor& input, const Tensor& target, LossOptions options) {
+Tensor multilabel_margin_loss(const Tensor& given, const Tensor& given_target, LossOptions options) {
     const char* name = "multilabel_margin_loss";
+    const Tensor input = of_classes(name, given), target = of_classes(name, given_target);
     check_classes(name, input, target, -1);
     check_same_shape(name, input, target);
     const Shape rows(input.shape().begin(), input.dim() - 1);

@@ -272,15 +272,16 @@ Tensor masked_scatter(const Tensor& given, const Tensor& mask, const Tensor& sou
     return where(hit.reshape(shape), values.reshape(shape), x);
 }
 
-Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<std::int64_t> dim) {
+Tensor take_along_dim(const Tensor& x, const Tensor& given, std::optional<std::int64_t> dim) {
     const char* name = "take_along_dim";
     const CompositeOp here(name);
     check_defined(name, x);
-    check_defined(name, index);
-    if (!dim) return gather(x.reshape({x.numel()}), 0, index.reshape({index.numel()}));
+    const int d = dim ? wrap_dim(name, *dim, x.dim()) : 0;
+    const std::int64_t n = dim && x.dim() > 0 ? x.size(d) : x.numel();
+    const Tensor index = wrapped_index(name, int64_index(name, given), n);
+    if (!dim) return gather(x.reshape({n}), 0, index.reshape({index.numel()}));
     check(x.dim() == index.dim(), ErrorKind::shape, name, ": input ", x.shape(), " and index ", index.shape(),
           " have different numbers of dimensions");
-    const int d = wrap_dim(name, *dim, x.dim());
     if (x.dim() == 0) return gather(x, 0, index);
     Shape of_x = x.shape(), of_index = index.shape();
     of_x[d] = of_index[d] = 1;

@@ -332,3 +332,12 @@ TEST_CASE("indices are refused with the op, the value and the size", "[ops][inde
          }},
     });
 }
+
+TEST_CASE("take_along_dim broadcasts and counts negative indices from the end", "[ops][index]") {
+    for (const Device device : devices()) {
+        const Tensor x = counted({2, 3}, float32, device);
+        CHECK(doubles(take_along_dim(x, of({-1, 0}, {1, 2}, device), 1)) == Values{2, 0, 5, 3});
+        CHECK(doubles(take_along_dim(x, of({-1, 0}, device))) == Values{5, 0});
+        CHECK(doubles(x.take_along_dim(x.argsort(1, {.descending = true}), 1)) == Values{2, 1, 0, 5, 4, 3});
+    }
+}
