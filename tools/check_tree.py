@@ -377,7 +377,7 @@ def check_ranges():
     text = (ROOT / RANGES).read_text()
     table = re.findall(r"^MEZZO_UNARY\((\w+),", (ROOT / "include/mezzo/ops.def").read_text(), re.M)
     lines, omitted = text.split("left_out()", 1)
-    run = {*table, *re.findall(r'(?:OF_(?:ONE|TWO)\(|\{)\s*"(\w+)|BINARY\((\w+)\)', lines)}
+    run = {*table, *re.findall(r'(?:OF_(?:ONE|TWO)\(|\{)\s*"(\w+)|(?:BINARY|UNARY)\((\w+)\)', lines)}
     run = {name for entry in run for name in ([entry] if isinstance(entry, str) else entry) if name}
     excused = set(re.findall(r'^ +\{"(\w+)", \w+\},$', omitted.split("return", 1)[0], re.M))
     public = {}

@@ -40,6 +40,16 @@ struct AddMmOptions {
 // not one, Error(shape) where it does not fit the operands.
 [[nodiscard]] Tensor einsum(std::string_view equation, const Tensors& operands);
 
+// The sum of products over the last `dims` dimensions of a and the first of b, or over dims_a of a and dims_b
+// of b, which pair up in this order; the result has the other dimensions of a, then those of b. A size of 1
+// is broadcast. Floating; under autocast dtypes are promoted, not lowered.
+[[nodiscard]] Tensor tensordot(const Tensor& a, const Tensor& b, std::int64_t dims = 2);
+[[nodiscard]] Tensor tensordot(const Tensor& a, const Tensor& b, const Axes& dims_a, const Axes& dims_b);
+// The Kronecker product: blocks a[i, j] b, for any number of dimensions; dtypes as of a * b.
+[[nodiscard]] Tensor kron(const Tensor& a, const Tensor& b);
+// The sum of a matrix's diagonal, 0-dim; dtypes as of sum().
+[[nodiscard]] Tensor trace(const Tensor& x);
+
 // sum(a b) / (max(|a|, eps) max(|b|, eps)) along dim; a and b broadcast.
 [[nodiscard]] Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1,
                                        double eps = 1e-8);
@@ -51,6 +61,11 @@ struct PairwiseDistanceOptions {
 // The p-norm of a - b + eps over the last dimension.
 [[nodiscard]] Tensor pairwise_distance(const Tensor& a, const Tensor& b,
                                        PairwiseDistanceOptions options = {});
+// The p-norms of the differences of all rows of a [..., n, m] and b [..., k, m]: [..., n, k]; leading
+// dimensions broadcast. p >= 0. The gradient is 0 where rows are equal. As in PyTorch, p = 2 with more than
+// 25 rows is computed by a matrix product, which is fast and whose error is relative to the rows' norms;
+// other cases make a tensor of all differences.
+[[nodiscard]] Tensor cdist(const Tensor& a, const Tensor& b, double p = 2);
 // x / max(p-norm of x along dim, eps).
 [[nodiscard]] Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
 

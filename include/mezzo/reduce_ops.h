@@ -82,11 +82,30 @@ struct QuantileOptions {
 [[nodiscard]] Tensor quantile(const Tensor& x, const std::vector<double>& q,
                               const QuantileOptions& options = {});
 
+// (sum(|x|^p))^(1/p) over axes (all when empty), PyTorch's linalg.vector_norm: p is any number; 0 counts the
+// elements that are not 0, INFINITY and -INFINITY are the largest and smallest magnitude. Floating; under
+// autocast the result is float32. The gradient of elements that are 0 is 0. Error(shape) for an infinite or
+// negative p of nothing.
+[[nodiscard]] Tensor vector_norm(const Tensor& x, double p = 2, const Axes& axes = {},
+                                 ReduceOptions options = {});
+// The same; norm(x, 1), without axes behind the p, is the Euclidean norm over axis 1.
+[[nodiscard]] inline Tensor norm(const Tensor& x, double p, const Axes& axes, ReduceOptions options = {}) {
+    return vector_norm(x, p, axes, options);
+}
+
+// sum() and mean() of the elements that are not NaN.
+[[nodiscard]] Tensor nansum(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+[[nodiscard]] Tensor nanmean(const Tensor& x, const Axes& axes = {}, ReduceOptions options = {});
+
 // The sums and products of all elements up to each one along dim. Integers and booleans give int64; under
 // autocast the result is float32. The gradient of cumprod is exact where elements are 0. With a dtype, x is
 // converted before.
 [[nodiscard]] Tensor cumsum(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype = {});
 [[nodiscard]] Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype = {});
+
+// log(sum(exp(x))) of all elements up to each one along dim, computed without leaving the range of the dtype.
+// Floating. Takes log2(size) passes.
+[[nodiscard]] Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
 
 // softmax() and log_softmax() of x converted to a floating dtype, which autocast does not change; a 16-bit x
 // with dtype float32 is read without a converted copy.

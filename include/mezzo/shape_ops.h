@@ -1,5 +1,6 @@
-// Splitting, repeating and rearranging of tensors of any dtype. split(), chunk() and unbind() return views,
-// the others copies. All but one_hot(), nonzero() and multinomial() are differentiable.
+// Splitting, repeating and rearranging of tensors of any dtype, and random draws. split(), chunk(), unbind()
+// and meshgrid() return views, the others copies. All but one_hot(), nonzero() and the random draws are
+// differentiable.
 //
 //   const Tensors parts = split(x, 8);  // views of 8 rows each
 //   y = one_hot(labels, 10);
@@ -45,10 +46,38 @@ namespace mezzo {
 // Views without dim, one for each of its elements.
 [[nodiscard]] Tensors unbind(const Tensor& x, std::int64_t dim = 0);
 
+enum class MeshIndexing : std::uint8_t { ij, xy };
+struct MeshgridOptions {
+    MeshIndexing indexing = MeshIndexing::ij;  // xy: the first two dimensions of the results are swapped
+};
+// Coordinates of a grid: for vectors (or 0-dim tensors) of sizes n, m, ... as many views [n, m, ...], of
+// which the i-th repeats vector i along all dimensions but i. All have one dtype.
+[[nodiscard]] Tensors meshgrid(const Tensors& tensors, MeshgridOptions options = {});
+
+struct DiffOptions {
+    Tensor prepend = {}, append = {};  // joined with x along dim before; undefined: nothing
+};
+// Differences of neighbours along dim, x[i + 1] - x[i], taken n times; of booleans whether they differ.
+[[nodiscard]] Tensor diff(const Tensor& x, std::int64_t n = 1, std::int64_t dim = -1,
+                          const DiffOptions& options = {});
+
 // index [...], int64, to int64 [..., classes] with a 1 at each index. Without classes, as many as the largest
 // index needs, which waits for the device. An index that is not a class throws Error(value) on the CPU; on
 // CUDA, where a check would wait for the device, it gives zeros.
 [[nodiscard]] Tensor one_hot(const Tensor& index, std::int64_t classes = -1);
+
+// Random draws from the stream that manual_seed() begins, the same on every device as far as those of rand()
+// and randn() are. 1 with the probability that the floating p has there, else 0, in p's dtype. A p outside of
+// [0, 1] throws Error(value) on the CPU; elsewhere, where a check would wait for the device, it gives NaN.
+[[nodiscard]] Tensor bernoulli(const Tensor& p);
+// A tensor like x, of any dtype, with 1 with the given probability, else 0.
+[[nodiscard]] Tensor bernoulli(const Tensor& x, double p);
+// The exponential distribution of rate lambda > 0, never 0: PyTorch's x.exponential_(). Computed in float64.
+[[nodiscard]] Tensor exponential(const Shape& shape, double lambda = 1, TensorOptions options = {});
+// mean + std randn, floating; mean and std broadcast. A negative std throws Error(value) on the CPU.
+[[nodiscard]] Tensor normal(const Tensor& mean, const Tensor& std);
+[[nodiscard]] Tensor normal(const Tensor& mean, double std = 1);
+[[nodiscard]] Tensor normal(double mean, const Tensor& std);
 
 // The functions below wait for the device, because values determine the shape of the result.
 // The indices of the elements that are not 0, int64 [n, dims of x], in row-major order.

@@ -1,5 +1,5 @@
-// Sorting, the largest elements, and look-ups in sorted tensors. Any dtype but where stated. -0 equals 0, NaN
-// is larger than everything, and equal elements keep their order.
+// Sorting, the largest and middle elements, and look-ups in sorted tensors. Any dtype but where stated. -0
+// equals 0, NaN is larger than everything, and equal elements keep their order.
 //
 //   const auto [values, indices] = topk(net(x), 5);
 //   const Tensor order = argsort(x, -1, {.descending = true});
@@ -25,6 +25,18 @@ struct Sorted {
 // The k-th smallest element along dim, counted from 1. Error(value) unless k is in [1, size].
 [[nodiscard]] Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim = -1,
                               KeepdimOptions options = {});
+
+// The lower of the two middle elements along dim and its index; NaN if an element is NaN.
+[[nodiscard]] Sorted median(const Tensor& x, std::int64_t dim, KeepdimOptions options = {});
+// The median of all elements, 0-dim; elements that are equal to it share the gradient. Error(shape) for none.
+[[nodiscard]] Tensor median(const Tensor& x);
+// The most frequent element along dim, the smallest if there are several, and the last index of it. Each NaN
+// counts alone.
+[[nodiscard]] Sorted mode(const Tensor& x, std::int64_t dim = -1, KeepdimOptions options = {});
+// The largest (smallest) of all elements up to each one along dim, and its index, the last if there are
+// several. NaN stays from where it occurs. Take log2(size) passes.
+[[nodiscard]] Sorted cummax(const Tensor& x, std::int64_t dim);
+[[nodiscard]] Sorted cummin(const Tensor& x, std::int64_t dim);
 
 struct SearchsortedOptions {
     bool right = false;  // after equal elements instead of before them

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "autograd/op_observer.h"
+#include "core/enumerators.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/shape_ops.h"
 #include "ops/common.h"
@@ -201,6 +202,46 @@ Tensors unbind(const Tensor& x, std::int64_t dim) {
     Tensors parts;
     for (std::int64_t i = 0; i < x.size(d); ++i) parts.push_back(x.select(d, i));
     return parts;
+}
+
+Tensors meshgrid(const Tensors& tensors, MeshgridOptions options) {
+    const CompositeOp here("meshgrid");
+    check(!tensors.empty(), ErrorKind::value, "meshgrid: the list of tensors is empty");
+    check_enumerator("meshgrid", "indexing", options.indexing, MeshIndexing::xy);
+    Shape shape;
+    for (const Tensor& x : tensors) {
+        check_defined("meshgrid", x);
+        check(x.dim() <= 1, ErrorKind::shape, "meshgrid: ", x.shape(), " is not a vector");
+        check(x.dtype() == tensors[0].dtype(), ErrorKind::dtype, "meshgrid: tensors are ", tensors[0].dtype(),
+              " and ", x.dtype(), "; convert one with to()");
+        shape.push_back(x.numel());
+    }
+    const bool swapped = options.indexing == MeshIndexing::xy && shape.size() > 1;
+    Tensors grid;
+    for (int i = 0; i < shape.size(); ++i) {
+        Shape along = Shape::filled(shape.size(), 1);
+        along[i] = shape[i];
+        const Tensor x = tensors[std::size_t(i)].reshape(along).expand(shape);
+        grid.push_back(swapped ? x.transpose(0, 1) : x);
+    }
+    return grid;
+}
+
+Tensor diff(const Tensor& x, std::int64_t n, std::int64_t dim, const DiffOptions& options) {
+    const CompositeOp here("diff");
+    const int d = dim_to_part("diff", x, dim);
+    check(n >= 0, ErrorKind::value, "diff: n is ", n, "; it must not be negative");
+    if (n == 0) return x.clone();
+    Tensors parts;
+    for (const Tensor& part : {options.prepend, x, options.append})
+        if (part.defined()) parts.push_back(part);
+    Tensor y = parts.size() > 1 ? cat(parts, d) : x;
+    for (std::int64_t i = std::min(n, y.size(d)); i > 0; --i) {
+        const std::int64_t size = y.size(d);
+        const Tensor later = y.slice(d, 1, size), earlier = y.slice(d, 0, size - 1);
+        y = x.dtype() == boolean ? ne(later, earlier) : later - earlier;
+    }
+    return y;
 }
 
 }  // namespace mezzo

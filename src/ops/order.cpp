@@ -1,7 +1,10 @@
 // Sorting and look-ups in sorted tensors. Kernels find positions; values are gathered, which is
 // differentiable.
+#include <cmath>
+
 #include "autograd/op_observer.h"
 #include "kernels/sort.h"
+#include "mezzo/pointwise_ops.h"
 #include "mezzo/shape_ops.h"
 #include "mezzo/sort_ops.h"
 #include "ops/common.h"
@@ -33,6 +36,39 @@ Sorted first_of(const char* name, const Tensor& x, std::int64_t k, int d, bool l
     shape[d] = k;
     const Tensor indices = call(topk_op, {x}, {.dim = d, .k = k, .largest = largest}, shape);
     return {gather(x, d, indices), indices};
+}
+
+// The elements of lines, made of x, at `index`, of size 1 along d; without that dimension unless keepdim is
+// set.
+Sorted picked(const Tensor& lines, int d, const Tensor& index, const Tensor& x, KeepdimOptions options) {
+    const Tensor value = gather(lines, d, index);
+    if (options.keepdim || x.dim() == 0) return {value, index};
+    return {value.squeeze(d), index.squeeze(d)};
+}
+
+void check_some(const char* op, const Tensor& x, int d) {
+    check(x.size(d) > 0, ErrorKind::shape, op, ": dimension ", d, " of ", x.shape(), " is empty");
+}
+
+// Index of the lower middle element along d, or of the first NaN.
+Tensor middle_of(const Tensor& x, int d) {
+    const std::int64_t n = x.size(d), middle = (n - 1) / 2;
+    const Tensor order = argsort(x, d), index = order.slice(d, middle, middle + 1);
+    if (!is_floating(x.dtype())) return index;
+    const NoGrad plain;
+    const Tensor largest = gather(x, d, order.slice(d, n - 1, n));
+    return where(isnan(largest), argmax(x, d, {.keepdim = true}), index);
+}
+
+// Index of the last of the most frequent elements along the last dimension. In sorted rows the number of
+// elements up to each one that equal it is largest at the end of the longest run.
+Tensor mode_of(const Tensor& x) {
+    const NoGrad plain;
+    const Sorted s = sort(x, -1);
+    const Tensor place = arange(x.size(-1), {.dtype = int64, .device = x.device()});
+    Tensor count = place - searchsorted(s.values, s.values) + 1;
+    if (is_floating(x.dtype())) count = masked_fill(count, isnan(s.values), 1);
+    return gather(s.indices, -1, argmax(count, -1, {.keepdim = true}));
 }
 
 void check_rows(const Tensor& sorted, const Tensor& values) {
@@ -83,9 +119,34 @@ Sorted kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, KeepdimOption
         Shape shape = lines.shape();
         shape[d] = k;
         const Tensor first = call(topk_op, {lines}, {.dim = d, .k = k, .largest = false}, shape);
-        const Tensor index = first.slice(d, k - 1, k), value = gather(lines, d, index);
-        if (options.keepdim || x.dim() == 0) return {value, index};
-        return {value.squeeze(d), index.squeeze(d)};
+        return picked(lines, d, first.slice(d, k - 1, k), x, options);
+    });
+}
+
+Sorted median(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
+    const CompositeOp here("median");
+    return of_lines("median", x, dim, [&](const Tensor& lines, int d) -> Sorted {
+        check_some("median", lines, d);
+        return picked(lines, d, middle_of(lines, d), x, options);
+    });
+}
+
+// max() of the elements that equal the median, because its gradient is shared by them.
+Tensor median(const Tensor& x) {
+    const CompositeOp here("median");
+    check_defined("median", x);
+    check(x.numel() > 0, ErrorKind::shape, "median: ", x.shape(), " is empty");
+    const Tensor all = x.reshape({x.numel()}), value = gather(all, 0, middle_of(all, 0)).reshape({});
+    if (!is_floating(x.dtype()) || !recording(x)) return value;
+    return max(masked_fill(all, ne(all, value.detach()), -INFINITY));
+}
+
+Sorted mode(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
+    const CompositeOp here("mode");
+    return of_lines("mode", x, dim, [&](const Tensor& lines, int d) -> Sorted {
+        check_some("mode", lines, d);
+        const Tensor index = mode_of(lines.transpose(d, -1)).transpose(d, -1);
+        return picked(lines, d, index, x, options);
     });
 }
 

@@ -1,7 +1,8 @@
-// Element-wise functions of several tensors.
+// Element-wise functions of several tensors, and comparisons of floating numbers.
 #include "kernels/pointwise.h"
 #include "autograd/op_observer.h"
 #include "mezzo/pointwise_ops.h"
+#include "mezzo/reduce_ops.h"
 #include "ops/common.h"
 
 #include <cmath>
@@ -135,6 +136,41 @@ Tensor isinf(const Tensor& x) {
     check_defined("isinf", x);
     if (!is_floating(x.dtype())) return zeros(x.shape(), {.dtype = boolean, .device = x.device()});
     return eq(abs(x), INFINITY);
+}
+
+Tensor nan_to_num(const Tensor& x, const NanToNumOptions& options) {
+    const CompositeOp here("nan_to_num");
+    check_defined("nan_to_num", x);
+    if (!is_floating(x.dtype())) return x.clone();
+    const double most = dtype_info(x.dtype()).max;
+    const Tensor y = masked_fill(x, isnan(x), options.nan);
+    const Tensor z = masked_fill(y, eq(x, INFINITY), options.posinf.value_or(most));
+    return masked_fill(z, eq(x, -INFINITY), options.neginf.value_or(-most));
+}
+
+Tensor logical_xor(const Tensor& a, const Tensor& b) {
+    const CompositeOp here("logical_xor");
+    return ne(logical_not(a), logical_not(b));
+}
+
+// In float64, so that neither the difference nor the tolerance is rounded to 16 bit.
+Tensor isclose(const Tensor& given_a, const Tensor& given_b, IsCloseOptions options) {
+    const CompositeOp here("isclose");
+    check_defined("isclose", given_a);
+    check_defined("isclose", given_b);
+    check(options.rtol >= 0 && options.atol >= 0, ErrorKind::value, "isclose: rtol ", options.rtol,
+          " and atol ", options.atol, "; neither may be negative");
+    const Tensor a = cast(given_a.detach(), float64), b = cast(given_b.detach(), float64);
+    const Tensor apart = abs(a - b), near = le(apart, options.atol + options.rtol * abs(b));
+    const Tensor close = logical_or(eq(given_a, given_b), logical_and(isfinite(apart), near));
+    return options.equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;
+}
+
+bool equal(const Tensor& a, const Tensor& b) {
+    const CompositeOp here("equal");
+    check_defined("equal", a);
+    check_defined("equal", b);
+    return a.shape() == b.shape() && all(eq(a, b)).item<bool>();
 }
 
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {

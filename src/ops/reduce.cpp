@@ -3,6 +3,8 @@
 
 #include "autograd/op_observer.h"
 #include "kernels/reduce.h"
+#include "mezzo/pointwise_ops.h"
+#include "mezzo/reduce_ops.h"
 #include "ops/common.h"
 #include "ops/products.h"
 #include "ops/vjp_helpers.h"
@@ -172,6 +174,23 @@ Tensor mean(const Tensor& x, const Axes& axes, ReduceOptions options) {
         return mean(cast(x, options.dtype), axes, options);
     check_floating("mean", x);
     return reduce(mean_op, x, axes, options);
+}
+
+Tensor nansum(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    const CompositeOp here("nansum");
+    check_defined("nansum", x);
+    return sum(is_floating(x.dtype()) ? masked_fill(x, isnan(x), 0) : x, axes, options);
+}
+
+// 16-bit sums stay in float32 until they are divided.
+Tensor nanmean(const Tensor& x, const Axes& axes, ReduceOptions options) {
+    const CompositeOp here("nanmean");
+    check_floating("nanmean", x);
+    const Dtype dtype = options.explicit_dtype ? options.dtype : x.dtype();
+    const Tensor valid = cast(logical_not(isnan(x)), float32);
+    const ReduceOptions wide{
+        .keepdim = options.keepdim, .dtype = is_16bit(dtype) ? float32 : dtype, .explicit_dtype = true};
+    return cast(nansum(x, axes, wide) / sum(valid, axes, {.keepdim = options.keepdim}), dtype);
 }
 
 Tensor max(const Tensor& x, const Axes& axes, ReduceOptions options) {

@@ -1,7 +1,10 @@
-// Running sums and products.
+// Running sums, products and extremes.
 #include "kernels/scan.h"
+#include "autograd/op_observer.h"
 #include "mezzo/image_ops.h"
+#include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
+#include "mezzo/sort_ops.h"
 #include "ops/scan.h"
 #include "ops/vjp_helpers.h"
 
@@ -61,6 +64,57 @@ Tensors cumprod_vjp(const Node& c, const kernels::CumProd& at, const Tensors& g)
     return {s * exclusive_cumprod(x, at.dim, at.reverse)};
 }
 
+// Combines every element with all before it in log2(size) passes (Hillis and Steele, 1986): after the pass
+// with distance s, element i holds i - 2 s + 1 to i. `join` gets the elements from the first on and those s
+// later.
+Tensors by_doubling(Tensors x, int d, Tensors (*join)(const Tensors& earlier, const Tensors& later)) {
+    const std::int64_t n = x[0].size(d);
+    for (std::int64_t s = 1; s < n; s *= 2) {
+        Tensors earlier, later;
+        for (const Tensor& t : x) {
+            earlier.push_back(t.slice(d, 0, n - s));
+            later.push_back(t.slice(d, s, n));
+        }
+        const Tensors joined = join(earlier, later);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = cat({x[i].slice(d, 0, s), joined[i]}, d);
+    }
+    return x;
+}
+
+struct LogCumSumExp {
+    static constexpr const char* name = "logcumsumexp";
+    int dim = 0;
+};
+const Op<LogCumSumExp> logcumsumexp_op{
+    {.saves = save_none}, nullptr, [](In in, const LogCumSumExp& at) -> Tensors {
+        return by_doubling({in[0]}, at.dim, [](const Tensors& a, const Tensors& b) -> Tensors {
+            return {logaddexp(a[0], b[0])};
+        });
+    }};
+
+// Values and indices of the larger or smaller one of a and b: b if they are equal, NaN before all numbers.
+template <bool largest> Tensors better(const Tensors& a, const Tensors& b) {
+    const Tensor more = largest ? gt(a[0], b[0]) : lt(a[0], b[0]);
+    const Tensor first = logical_or(more, gt(isnan(a[0]), isnan(b[0])));
+    return {where(first, a[0], b[0]), where(first, a[1], b[1])};
+}
+
+// Indices of the extremes up to each element; values are gathered, which is differentiable.
+Sorted extremes(const char* op, const Tensor& x, std::int64_t dim, bool largest) {
+    const CompositeOp here(op);
+    check_defined(op, x);
+    const int d = wrap_dim(op, dim, x.dim());
+    if (x.dim() == 0) return {x.clone(), zeros({}, {.dtype = int64, .device = x.device()})};
+    const Tensor index = [&] {
+        const NoGrad plain;
+        Shape along = Shape::filled(x.dim(), 1);
+        along[d] = x.size(d);
+        const Tensor all = arange(x.size(d), {.dtype = int64, .device = x.device()}).reshape(along);
+        return by_doubling({x.detach(), all.expand(x.shape())}, d, largest ? better<true> : better<false>)[1];
+    }();
+    return {gather(x, d, index), index};
+}
+
 // Runs f on x of at least one dimension and element, converted as asked.
 template <class A, class F> Tensor along(const char* name, const Tensor& given, std::int64_t dim,
                                          std::optional<Dtype> dtype, const F& f) {
@@ -89,5 +143,15 @@ Tensor cumsum(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype) {
 Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<Dtype> dtype) {
     return along<kernels::CumProd>("cumprod", x, dim, dtype, multiplied);
 }
+
+Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
+    check_floating("logcumsumexp", x);
+    const int d = wrap_dim("logcumsumexp", dim, x.dim());
+    if (x.dim() == 0) return x.clone();
+    return call(logcumsumexp_op, {x}, {.dim = d}, x.shape());
+}
+
+Sorted cummax(const Tensor& x, std::int64_t dim) { return extremes("cummax", x, dim, true); }
+Sorted cummin(const Tensor& x, std::int64_t dim) { return extremes("cummin", x, dim, false); }
 
 }  // namespace mezzo

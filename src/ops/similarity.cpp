@@ -1,9 +1,11 @@
 // Named products of vectors and matrices (outer, dot, bmm, addmm, baddbmm), similarities and distances.
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/op_observer.h"
 #include "kernels/moments.h"
 #include "mezzo/product_ops.h"
+#include "ops/p_norm.h"
 #include "ops/products.h"
 
 namespace mezzo {
@@ -18,17 +20,6 @@ const Op<kernels::Dot> dot_op{
     },
     [](In in) -> Tensors { return {matmul(in[0], in[1])}; }};
 
-// The p-norm of x along dim; its gradient is 0 where it is 0.
-Tensor p_norm(const Tensor& x, double p, std::int64_t dim) {
-    if (p == 2) return norm(x, {dim}, keep_dims());
-    if (p == 1) return sum(abs(x), {dim}, keep_dims());
-    if (p == 0) return cast(sum(ne(x, 0.0), {dim}, keep_dims()), x.dtype());
-    if (std::isinf(p)) return max(abs(x), {dim}, keep_dims());
-    const Tensor none = eq(x, 0.0), size = abs(masked_fill(x, none, 1));
-    const Tensor total = sum(masked_fill(pow(size, p), none, 0), {dim}, keep_dims()), zero = eq(total, 0.0);
-    return masked_fill(pow(masked_fill(total, zero, 1), 1 / p), zero, 0);
-}
-
 void check_p(const char* op, double p) {
     check(p >= 0, ErrorKind::value, op, ": p is ", p, "; it must not be negative");
 }
@@ -42,8 +33,8 @@ const Op<CosineSimilarity> cosine_similarity_op{
     {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
     nullptr,
     [](In in, const CosineSimilarity& at) -> Tensors {
-        const Tensor a = in[0] / clamp(p_norm(in[0], 2, at.dim), at.eps, INFINITY);
-        const Tensor b = in[1] / clamp(p_norm(in[1], 2, at.dim), at.eps, INFINITY);
+        const Tensor a = in[0] / clamp(p_norm(in[0], 2, {at.dim}, true), at.eps, INFINITY);
+        const Tensor b = in[1] / clamp(p_norm(in[1], 2, {at.dim}, true), at.eps, INFINITY);
         return {sum(a * b, {at.dim})};
     }};
 
@@ -52,12 +43,12 @@ struct PairwiseDistance {
     double p = 2, eps = 0;
     bool keepdim = false;
 };
-const Op<PairwiseDistance> pairwise_distance_op{{.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
-                                                nullptr,
-                                                [](In in, const PairwiseDistance& at) -> Tensors {
-                                                    const Tensor y = p_norm(in[0] - in[1] + at.eps, at.p, -1);
-                                                    return {at.keepdim ? y : y.squeeze(-1)};
-                                                }};
+const Op<PairwiseDistance> pairwise_distance_op{
+    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+    nullptr,
+    [](In in, const PairwiseDistance& at) -> Tensors {
+        return {p_norm(in[0] - in[1] + at.eps, at.p, {-1}, at.keepdim)};
+    }};
 
 struct Normalize {
     static constexpr const char* name = "normalize";
@@ -67,9 +58,33 @@ struct Normalize {
 };
 const Op<Normalize> normalize_op{
     {.cast = CastPolicy::fp32}, nullptr, [](In in, const Normalize& at) -> Tensors {
-        const Tensor size = p_norm(in[0], at.p, at.dim);
+        const Tensor size = p_norm(in[0], at.p, {at.dim}, true);
         return {in[0] / clamp(size, at.eps, INFINITY)};
     }};
+
+struct Cdist {
+    static constexpr const char* name = "cdist";
+    double p = 2;
+};
+
+// |a|^2 + |b|^2 - 2 a b, which rounding may make negative where rows are equal. The root of 0 is a constant.
+Tensor distances_by_product(const Tensor& a, const Tensor& b) {
+    const Tensor of_a = sum(square(a), {-1}, keep_dims()), of_b = sum(square(b), {-1}, keep_dims());
+    const Tensor squares = of_a + of_b.transpose(-2, -1) - 2.0 * matmul(a, b.transpose(-2, -1));
+    const Tensor none = le(squares, 0.0);
+    return masked_fill(sqrt(masked_fill(squares, none, 1)), none, 0);
+}
+
+// PyTorch's rule for p = 2: products from 26 rows on.
+const Op<Cdist> cdist_op{{.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+                         nullptr,
+                         [](In in, const Cdist& at) -> Tensors {
+                             const Tensor &a = in[0], &b = in[1];
+                             if (at.p == 2 && std::max(a.size(-2), b.size(-2)) > 25)
+                                 return {distances_by_product(a, b)};
+                             const Tensor apart = a.unsqueeze(-2) - b.unsqueeze(-3);
+                             return {a.size(-1) > 0 ? p_norm(apart, at.p, {-1}, false) : sum(apart, {-1})};
+                         }};
 
 void check_dims(const char* op, const Tensor& x, int dims, const char* what) {
     check_floating(op, x);
@@ -161,6 +176,20 @@ Tensor pairwise_distance(const Tensor& a, const Tensor& b, PairwiseDistanceOptio
     return call(pairwise_distance_op, {a, b},
                 {.p = options.p, .eps = options.eps, .keepdim = options.keepdim},
                 reduced_shape(shape, {shape.size() - 1}, options.keepdim));
+}
+
+Tensor cdist(const Tensor& a, const Tensor& b, double p) {
+    const char* name = "cdist";
+    check_floating(name, a);
+    check_floating(name, b);
+    check_p(name, p);
+    check(a.dim() >= 2 && b.dim() >= 2 && a.size(-1) == b.size(-1), ErrorKind::shape, name, ": rows of ",
+          a.shape(), " and ", b.shape(), " are not [..., n, m] and [..., k, m]");
+    const auto leading = [](const Tensor& x) { return Shape(x.shape().begin(), x.dim() - 2); };
+    Shape shape = broadcast_shapes(name, leading(a), leading(b));
+    shape.push_back(a.size(-2));
+    shape.push_back(b.size(-2));
+    return call(cdist_op, {a, b}, {.p = p}, shape);
 }
 
 Tensor normalize(const Tensor& x, double p, std::int64_t dim, double eps) {

@@ -131,6 +131,56 @@ inline std::vector<Line> elementwise_lines() {
     };
 }
 
+inline std::vector<Line> formulas() {
+    return {
+        UNARY(exp2),
+        UNARY(log2),
+        UNARY(log10),
+        UNARY(tan),
+        UNARY(asin),
+        UNARY(acos),
+        UNARY(atan),
+        UNARY(sinh),
+        UNARY(cosh),
+        UNARY(asinh),
+        UNARY(acosh),
+        UNARY(atanh),
+        UNARY(erfc),
+        UNARY(erfinv),
+        UNARY(lgamma),
+        UNARY(digamma),
+        UNARY(selu),
+        UNARY(celu),
+        UNARY(relu6),
+        UNARY(hardsigmoid),
+        UNARY(hardswish),
+        UNARY(hardshrink),
+        UNARY(softshrink),
+        UNARY(logsigmoid),
+        UNARY(nan_to_num),
+        OF_ONE("threshold", threshold(x[0], 0.5, 2)),
+        OF_TWO("prelu", prelu(x[0].unsqueeze(1), like(x, {0.25}, {1})).squeeze(1) + 0.0 * x[1]),
+        BINARY(fmod),
+        BINARY(logaddexp),
+        BINARY(hypot),
+        BINARY(xlogy),
+        OF_TWO("vector_norm", vector_norm(pairs(x), 3, {1})),
+        OF_TWO("vector_norm of 1", vector_norm(pairs(x), 1, {1})),
+        OF_TWO("nansum", nansum(pairs(x), {1})),
+        OF_TWO("nanmean", nanmean(pairs(x), {1})),
+        OF_TWO("median", median(pairs(x), 1).values),
+        OF_TWO("cummax", cummax(pairs(x), 1).values.select(1, 1)),
+        OF_TWO("cummin", cummin(pairs(x), 1).values.select(1, 1)),
+        OF_TWO("mode", mode(pairs(x)).values),
+        OF_TWO("logcumsumexp", logcumsumexp(pairs(x), 1).select(1, 1)),
+        OF_TWO("tensordot", tensordot(pairs(x), like(x, {2, -0.5}, {2}), 1)),
+        OF_ONE("kron", kron(x[0], like(x, {2.5}, {1}))),
+        OF_TWO("cdist", cdist(pairs(x).unsqueeze(1), like(x, {1, -0.5}, {1, 2})).reshape({-1})),
+        OF_TWO("cdist of p 3", cdist(pairs(x).unsqueeze(1), like(x, {1, -0.5}, {1, 2}), 3).reshape({-1})),
+        OF_TWO("diff", diff(pairs(x), 1, 1).squeeze(1)),
+    };
+}
+
 inline std::vector<Line> reductions_and_losses() {
     return {
         OF_TWO("norm", norm(pairs(x), {1})),
@@ -338,8 +388,8 @@ inline std::vector<Line> pools_and_arrangements() {
 inline const std::vector<Line>& lines() {
     static const std::vector<Line> all = [] {
         std::vector<Line> list;
-        for (const auto& part :
-             {elementwise_lines(), reductions_and_losses(), products_and_norms(), pools_and_arrangements()})
+        for (const auto& part : {elementwise_lines(), formulas(), reductions_and_losses(),
+                                 products_and_norms(), pools_and_arrangements()})
             list.insert(list.end(), part.begin(), part.end());
         return list;
     }();
@@ -352,7 +402,7 @@ inline const std::map<std::string, const char*>& left_out() {
     static const char own_test[] =
         "a sample would need a row for each other one: op_test, and the sums in gradient_range_test";
     static const char alignments[] = "its gradient is a kernel of float32: ctc_loss_test";
-    static const char random[] = "its result is random, and x or x / (1 - p)";
+    static const char random[] = "its result is random, without a gradient or x or x / (1 - p)";
     static const char not_an_op[] = "computes nothing but what functions of this list do";
     static const std::map<std::string, const char*> all = {
         {"all", no_gradient},
@@ -362,6 +412,7 @@ inline const std::map<std::string, const char*>& left_out() {
         {"argmin", no_gradient},
         {"argsort", no_gradient},
         {"arrived", no_gradient},
+        {"bernoulli", random},
         {"bincount", no_gradient},
         {"checkpoint", not_an_op},
         {"clip_grad_norm_", no_gradient},
@@ -372,10 +423,12 @@ inline const std::map<std::string, const char*>& left_out() {
         {"dropout", random},
         {"empty_like", no_gradient},
         {"eq", no_gradient},
+        {"floor_divide", no_gradient},
         {"full_like", no_gradient},
         {"ge", no_gradient},
         {"grad", not_an_op},
         {"gt", no_gradient},
+        {"isclose", no_gradient},
         {"isfinite", no_gradient},
         {"isin", no_gradient},
         {"isinf", no_gradient},
@@ -384,11 +437,14 @@ inline const std::map<std::string, const char*>& left_out() {
         {"logical_and", no_gradient},
         {"logical_not", no_gradient},
         {"logical_or", no_gradient},
+        {"logical_xor", no_gradient},
         {"lt", no_gradient},
         {"masked_tokens", no_gradient},
+        {"meshgrid", not_an_op},
         {"multinomial", no_gradient},
         {"ne", no_gradient},
         {"nonzero", no_gradient},
+        {"normal", random},
         {"one_hot", no_gradient},
         {"ones_like", no_gradient},
         {"rand_like", no_gradient},
@@ -396,6 +452,7 @@ inline const std::map<std::string, const char*>& left_out() {
         {"randn_like", no_gradient},
         {"run_model", not_an_op},
         {"searchsorted", no_gradient},
+        {"trace", own_test},
         {"unique", no_gradient},
         {"zeros_like", no_gradient},
     };
