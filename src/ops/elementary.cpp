@@ -79,16 +79,19 @@ const Op<Formula> atan_op{{.name = "atan"}, nullptr, [](In in) -> Tensors {
                               return {atan2(x, number_like(x, 1))};
                           }};
 
-// e^a is the square of E = e^(a / 2), which stays in range as long as the result does.
+// sinh(x / 2), with all digits near 0.
+Tensor half_sinh(const Tensor& given) {
+    const Tensor half = 0.5 * doubled(given);
+    return 0.5 * (expm1(half) - expm1(-half));
+}
+// 2 s sqrt(1 + s^2) and 1 + 2 s^2, whose squares stay in range as long as the result does.
 const Op<Formula> sinh_op{{.name = "sinh", .cast = CastPolicy::fp32}, nullptr, [](In in) -> Tensors {
-                              return {odd(doubled(in[0]), [](const Tensor& a) {
-                                  const Tensor less_one = expm1(0.5 * a);  // E - 1
-                                  return (0.5 * less_one + 1.0) * less_one - 0.5 * expm1(-a);
-                              })};
+                              const Tensor s = half_sinh(in[0]);
+                              return {2.0 * s * sqrt(square(s) + 1.0)};
                           }};
 const Op<Formula> cosh_op{{.name = "cosh", .cast = CastPolicy::fp32}, nullptr, [](In in) -> Tensors {
-                              const Tensor half = 0.5 * doubled(in[0]), e = exp(half), inverse = exp(-half);
-                              return {(0.5 * e) * e + (0.5 * inverse) * inverse};
+                              const Tensor s = half_sinh(in[0]);
+                              return {2.0 * s * s + 1.0};
                           }};
 
 const Op<Formula> asinh_op{{.name = "asinh"}, nullptr, [](In in) -> Tensors {

@@ -47,7 +47,7 @@ Tensor p_norm(const Tensor& x, double p, const Axes& axes, bool keepdim) {
     const ReduceOptions options{.keepdim = keepdim};
     if (p == 2) return norm(x, axes, options);
     if (p == 1) return sum(abs(x), axes, options);
-    if (p == 0) return cast(sum(ne(x, 0.0), axes, options), x.dtype());
+    if (p == 0) return sum(masked_fill(sign(x), ne(x, 0.0), 1), axes, options);
     if (std::isinf(p)) return p > 0 ? max(abs(x), axes, options) : min(abs(x), axes, options);
     const Tensor y = cast(power_norm(x, p, axes), x.dtype());
     return keepdim ? y : y.reshape(reduced_shape(x.shape(), normal_axes("norm", axes, x.dim()), false));

@@ -13,11 +13,11 @@ namespace {
 constexpr double pi = 3.14159265358979323846, half_sqrt_pi = 0.886226925452758013649;
 
 // erfc(z) = 2 Phi(-z sqrt(2)), and gelu(x) = x Phi(x), whose kernels have all digits of the tail in float64.
-// Beyond 30 it is 0. Near 0, where the quotient's gradient would lose digits, 1 - erf(z) has them.
+// Beyond 30 it is 0. Below 0.5, where the quotient's gradient would lose digits, 1 - erf(z) has them.
 Tensor erfc_of(const Tensor& z) {
-    const Tensor near = lt(abs(z), 0.5);
-    const Tensor x = clamp(masked_fill(z, near, 1), -30, 30) * -1.41421356237309504880;
-    return where(near, 1.0 - erf(masked_fill(z, logical_not(near), 0)), 2.0 * (gelu(x) / x));
+    const Tensor low = lt(z, 0.5);
+    const Tensor x = clamp(masked_fill(z, low, 1), -INFINITY, 30) * -1.41421356237309504880;
+    return where(low, 1.0 - erf(masked_fill(z, logical_not(low), 0)), 2.0 * (gelu(x) / x));
 }
 
 // A step of Halley's method for erf(y) = x, 0 <= x < 1, which triples the digits of y.
@@ -109,12 +109,13 @@ const Op<Formula> lgamma_op{{.name = "lgamma"}, nullptr, [](In in) -> Tensors {
 const Op<Formula> digamma_op{
     {.name = "digamma"}, nullptr, [](In in) -> Tensors { return {digamma_of(doubled(in[0]))}; }};
 
-// The larger one, plus at most ln 2. Equal infinities have no difference.
+// The larger one plus log(1 + e^(smaller - larger)). where() instead of maximum() and abs(), whose second
+// derivatives at equal numbers would be wrong. An infinity is the result, and its difference may be NaN.
 const Op<Formula> logaddexp_op{
     {.name = "logaddexp", .result = ResultDtype::promoted}, nullptr, [](In in) -> Tensors {
-        const Tensor &a = in[0], &b = in[1];
-        const Tensor apart = masked_fill(a - b, eq(a, b), 0);
-        return {maximum(a, b) + log1p(exp(-abs(apart)))};
+        const Tensor &a = in[0], &b = in[1], first = ge(a, b);
+        const Tensor larger = where(first, a, b), smaller = where(first, b, a);
+        return {larger + softplus(masked_fill(smaller - larger, isinf(larger), 0))};
     }};
 
 // Divided by the larger one, a constant for the gradient, which does not depend on it. An infinity wins over

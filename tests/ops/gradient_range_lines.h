@@ -468,8 +468,6 @@ inline Exception exception_for_value(const std::string& name) {
         {"addcmul", {.beyond_float32 = true, .reason = narrow}},
         {"kl_div", {.beyond_float32 = true, .reason = narrow}},
         {"linear with gelu", {.as_float32 = true, .reason = narrow}},
-        {"pairwise_distance of p 3", {.as_float32 = true, .reason = narrow}},
-        {"normalize of p 3", {.as_float32 = true, .reason = narrow}},
         {"cosine_embedding_loss", {.as_float32 = true, .reason = narrow}},
         {"batch_norm", {.as_float32 = true, .reason = narrow}},
     };
@@ -489,7 +487,6 @@ inline Exception exception_for(const std::string& name) {
         {"log_softmax", {.steps = 1, .of_logarithm = true, .reason = reads_its_result}},
         {"linear with gelu", {.as_float32 = true, .reason = narrow}},
         {"cosine_similarity", {.as_float32 = true, .reason = cancels}},
-        {"pairwise_distance of p 3", {.as_float32 = true, .reason = narrow}},
         {"normalize", {.as_float32 = true, .reason = cancels}},
         {"normalize of p 3", {.as_float32 = true, .reason = cancels}},
         {"normalize of p 1", {.as_float32 = true, .reason = cancels}},
