@@ -50,10 +50,11 @@ Tensor logarithm(const Tensor& x, double base, double ln_base) {
 // sqrt(1 - x^2), whose gradient is infinite, not NaN, at -1 and 1.
 Tensor other_leg(const Tensor& x) { return sqrt(1.0 - x) * sqrt(x + 1.0); }
 
-// ln(2 x) for large x, ln(1 + f(x)) for others.
-template <class F> Tensor inverse_hyperbolic(const Tensor& x, const F& f) {
-    const Tensor large = gt(x, 1e18);
-    return where(large, log(masked_fill(x, logical_not(large), 1)) + ln2, log1p(f(masked_fill(x, large, 2))));
+// asinh(x) for x >= 0: ln(1 + x + x^2 / (sqrt(x^2 + 1) + 1)), and ln(2 x) where x is large.
+Tensor asinh_of(const Tensor& x) {
+    const Tensor large = gt(x, 1e18), t = masked_fill(x, large, 1);
+    const Tensor above = t + t * (t / (sqrt(square(t) + 1.0) + 1.0));
+    return where(large, log(masked_fill(x, logical_not(large), 1)) + ln2, log1p(above));
 }
 
 const Op<Formula> exp2_op{
@@ -94,18 +95,11 @@ const Op<Formula> cosh_op{{.name = "cosh", .cast = CastPolicy::fp32}, nullptr, [
                               return {2.0 * s * s + 1.0};
                           }};
 
-const Op<Formula> asinh_op{{.name = "asinh"}, nullptr, [](In in) -> Tensors {
-                               return {odd(doubled(in[0]), [](const Tensor& a) {
-                                   return inverse_hyperbolic(a, [](const Tensor& t) {
-                                       return t + t * (t / (sqrt(square(t) + 1.0) + 1.0));
-                                   });
-                               })};
-                           }};
+const Op<Formula> asinh_op{
+    {.name = "asinh"}, nullptr, [](In in) -> Tensors { return {odd(doubled(in[0]), asinh_of)}; }};
 const Op<Formula> acosh_op{{.name = "acosh"}, nullptr, [](In in) -> Tensors {
-                               return {inverse_hyperbolic(doubled(in[0]), [](const Tensor& t) {
-                                   const Tensor above = t - 1.0;
-                                   return above + sqrt(above) * sqrt(t + 1.0);
-                               })};
+                               const Tensor x = doubled(in[0]);
+                               return {asinh_of(sqrt(x - 1.0) * sqrt(x + 1.0))};
                            }};
 const Op<Formula> atanh_op{{.name = "atanh"}, nullptr, [](In in) -> Tensors {
                                const Tensor x = doubled(in[0]);

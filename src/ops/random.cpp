@@ -1,4 +1,6 @@
 // Random draws of other distributions, computed from rand() and randn(). They have no gradient.
+#include <cmath>
+
 #include "autograd/op_observer.h"
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
