@@ -45,6 +45,7 @@
 #include "mezzo/interchange/dlpack.h"
 #include "mezzo/interchange/numpy.h"
 #include "mezzo/interchange/onnx.h"
+#include "mezzo/interchange/pytorch.h"
 #endif
 #if __has_include("mezzo/train/trainer.h")
 #include "mezzo/train/checkpoint.h"

@@ -42,9 +42,7 @@ constexpr Magic magics[] = {
     {"<?xml"sv, "an XML text, such as a server's error message; download the file again"},
 };
 
-constexpr const char* torch_hint =
-    "written by torch.save(); mezzo runs no pickles. In Python convert it with "
-    "safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)";
+constexpr const char* torch_hint = "written by torch.save(); io::load_pytorch() reads it";
 
 std::string zip_kind(std::string_view begin) {
     const auto holds = [&](std::string_view text) { return begin.find(text) != begin.npos; };

@@ -47,9 +47,7 @@ Tensor NpzFile::Impl::read(const ZipMember& member) const {
     check(member.size >= header.data_begin && member.size - header.data_begin == header.data_bytes,
           ErrorKind::io, own, ": the header promises ", header.data_bytes, " bytes of elements, the archive ",
           member.size - std::min(member.size, header.data_begin));
-    // Deflate compresses to a thousandth at best.
-    check(member.method == 8 ? member.size / 1100 <= member.packed : member.size == member.packed,
-          ErrorKind::io, own, ": ", member.packed, " packed bytes cannot hold ", member.size);
+    check_packed_bytes(own, member);
     Tensor tensor = read_npy_elements(own, header, next);
     reader.finish();
     return tensor;

@@ -135,6 +135,12 @@ std::vector<ZipMember> zip_members(const std::string& where, const InputFile& fi
     return members;
 }
 
+void check_packed_bytes(const std::string& where, const ZipMember& member) {
+    // Deflate compresses to a thousandth at best.
+    const bool fits = member.method == 8 ? member.size / 1100 <= member.packed : member.size == member.packed;
+    check(fits, ErrorKind::io, where, ": ", member.packed, " packed bytes cannot hold ", member.size);
+}
+
 struct ZipReader::State {
     State(const std::string& w, const InputFile& f, const ZipMember& m) : where(w), file(f), member(m) {
         const std::string local = read_at(where, file, m.header, 30);
@@ -220,7 +226,8 @@ void ZipReader::finish() {
     const bool rest = s.member.method == 0 ? s.left != 0 : s.unpack(&more, 1) != 0;
     check(!rest && s.done == s.member.size, ErrorKind::io, s.where, ": the archive says that it has ",
           s.member.size, " bytes, ", s.done, " are used");
-    check(s.crc == s.member.crc, ErrorKind::io, s.where, ": its checksum is wrong; the file is damaged");
+    check(s.crc == s.member.crc || !s.member.has_crc, ErrorKind::io, s.where,
+          ": its checksum is wrong; the file is damaged");
 }
 
 struct ZipWriter::State {

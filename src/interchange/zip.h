@@ -1,4 +1,5 @@
-// Zip archives, as far as .npz files need them: stored and deflated members, ZIP64, checksums.
+// Zip archives, as far as NumPy's and PyTorch's files need them: stored and deflated members, ZIP64,
+// checksums.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,14 @@ struct ZipMember {
     std::uint64_t packed = 0, size = 0;  // bytes in the file, and unpacked
     std::uint64_t header = 0;            // offset of its local header
     std::uint64_t end = 0;               // offset of the next member or the directory
+    bool has_crc = true;                 // false: the checksum is not verified
 };
 
 // Returns the members in the directory at the end of the file. Error messages begin with `where`.
 std::vector<ZipMember> zip_members(const std::string& where, const InputFile& file);
+
+// Throws Error(io) if a member claims more bytes than its packed bytes can hold.
+void check_packed_bytes(const std::string& where, const ZipMember& member);
 
 // Unpacks a member piece by piece.
 class ZipReader {

@@ -2,10 +2,12 @@
 #include <catch2/catch.hpp>
 
 #include "mezzo/interchange/onnx.h"
+#include "mezzo/interchange/pytorch.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"
 #include "mezzo/models/bert_config.h"
 #include "tests/support/folder.h"
+#include "tests/support/torch_files.h"
 
 namespace mz = mezzo;
 
@@ -74,4 +76,41 @@ TEST_CASE("onnx document: a recurrent layer whose batch is not dimension 0", "[i
     });
     // end
     CHECK(here.folder.listing() == "lstm.onnx ");
+}
+
+TEST_CASE("interchange document: PyTorch's files", "[io]") {
+    const InFolder here;
+    const auto weights = [](mz::test::Pickle& pickle) {
+        pickle.op("}(").text("weight").tensor("torch.FloatStorage", "0", 2, 0, {1, 2}, {2, 1});
+        pickle.text("bias").tensor("torch.FloatStorage", "0", 2, 1, {1}, {1}).op("u");
+    };
+    const mz::test::Members storages = {{"0", mz::test::bytes_of<float>({3, 4})}};
+    mz::test::Pickle model, checkpoint;
+    weights(model);
+    here.folder.write("model.pth", mz::test::torch_archive(model.str(), storages));
+    weights(checkpoint.op("}(").text("model"));
+    checkpoint.text("optimizer")
+        .op("}")
+        .text("state")
+        .op("}K")
+        .op(std::string(1, '\0'))
+        .op("}")
+        .text("momentum_buffer");
+    checkpoint.tensor("torch.FloatStorage", "0", 2, 0, {2}, {1}).op("sss").text("epoch").op("K\x03u");
+    here.folder.write("run.pt", mz::test::torch_archive(checkpoint.str(), storages));
+    mz::nn::Linear net(2, 1);
+    // begin
+    net.load_state_dict(mz::io::load_pytorch("model.pth").state_dict());
+
+    // {"model": {...}, "optimizer": {...}, "epoch": 3}
+    const mz::io::PytorchValue run = mz::io::load_pytorch("run.pt");
+    mz::io::load_weights(net, run["model"].state_dict());
+    const std::int64_t epoch = run["epoch"].integer();
+    const mz::Tensor momentum = run["optimizer"]["state"][0]["momentum_buffer"].tensor();
+    const std::string overview = run.to_string();  // names, dtypes, shapes and numbers
+    // end
+    CHECK(net.weight.to_vector<float>() == std::vector<float>{3, 4});
+    CHECK(epoch == 3);
+    CHECK(momentum.numel() == 2);
+    CHECK(overview.find("weight: float32 [1, 2]") != overview.npos);
 }

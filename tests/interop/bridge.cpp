@@ -7,6 +7,8 @@
 
 #include "mezzo/interchange/dlpack.h"
 #include "mezzo/interchange/numpy.h"
+#include "mezzo/interchange/pytorch.h"
+#include "mezzo/io.h"
 #include "mezzo/ops.h"
 #include "mezzo/train/metrics.h"
 
@@ -14,7 +16,7 @@ namespace {
 
 using namespace mezzo;
 
-std::string last_error;
+std::string last_error, last_text;
 Tensor held;
 
 template <class F> int guarded(const F& f) {
@@ -60,6 +62,20 @@ int copy_npy(const char* from, const char* to) {
 int copy_npz(const char* from, const char* to, int compressed) {
     return guarded([&] { io::save_npz(to, io::load_npz(from), {.compressed = compressed != 0}); });
 }
+
+// Reads a file of torch.save() and writes its tensors to a safetensors file, those in a dict or list, or the
+// one tensor that it is as "0".
+int copy_pytorch(const char* from, const char* to) {
+    return guarded([&] { io::save_safetensors(to, io::load_pytorch(from).state_dict()); });
+}
+int copy_pytorch_tensor(const char* from, const char* to) {
+    return guarded([&] { io::save_safetensors(to, {{"0", io::load_pytorch(from).tensor()}}); });
+}
+// Describes a file; text() has the description.
+int describe_pytorch(const char* from) {
+    return guarded([&] { last_text = io::load_pytorch(from).to_string(); });
+}
+const char* text() { return last_text.c_str(); }
 
 // Writes a run with every kind of record of a SummaryWriter.
 int write_run(const char* folder) {
