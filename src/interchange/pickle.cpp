@@ -375,10 +375,10 @@ void Unpickler::push_global(std::string_view module, std::string_view name) {
     const std::string full = std::string(module) + "." + std::string(name);
     const TorchName known = find_torch_name(full);
     if (known.name.empty())
-        refuse(
-            "the file refers to " + shown(full) +
-            ", which is not read: files may hold tensors, dicts, lists, numbers and strings, and nothing in "
-            "them is executed; save the state_dict() of a model instead of the model");
+        refuse("the file refers to " + shown(full) +
+               ", which is not read: as with torch.load(weights_only=True) files may hold tensors, dicts, "
+               "lists, "
+               "numbers and strings, and nothing in them is executed; save the state_dict() alone");
     tree_.globals.push_back(known);
     tree_.globals.back().name = {};
     push(add(PickleKind::global, std::int64_t(tree_.globals.size() - 1)));

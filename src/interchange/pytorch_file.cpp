@@ -55,7 +55,8 @@ PytorchFile::PytorchFile(const std::string& path)
              ": it is a tar archive, as PyTorch 0.1 wrote; in Python read it with torch.load() and write it "
              "again with torch.save()");
     } else {
-        if (begin.empty() || begin[0] != '\x80') refuse_other_kind(where, file, "\x80"sv, ".pt or .pth");
+        refuse_other_kind(where, file, "\x80"sv, ".pt or .pth");
+        check(begin.starts_with('\x80'), ErrorKind::io, where, ": torch.save() has not written it");
         open_plain();
     }
     check_keys(where, tree);

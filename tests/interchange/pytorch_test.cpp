@@ -121,7 +121,7 @@ TEST_CASE("pytorch files: a checkpoint with values of all kinds", "[io]") {
     CHECK(run.state_dict().names() == std::vector<std::string>{"model.w", "optimizer.state.7.step"});
     CHECK(run["model"].state_dict().names() == std::vector<std::string>{"w"});
     CHECK_THAT(run.to_string(),
-               Contains("dict of 16\n  model: dict of 1\n    w: float32 [2]\n  optimizer: dict"));
+               Contains("dict of 17\n  model: dict of 1\n    w: float32 [2]\n  optimizer: dict"));
     CHECK_THAT(run.to_string(),
                Contains("  epoch: 3\n  lr: 0.1\n  done: True\n  none: None\n  note: \"caf\xc3\xa9\""));
     CHECK_THROWS_WITH(run["modle"], Contains("no entry \"modle\"; it has \"model\", \"optimizer\""));
@@ -258,7 +258,7 @@ TEST_CASE("pytorch files: views, shared and tied storages", "[io]") {
     CHECK(state["empty"].shape() == Shape{0});
     CHECK(state["p"].shape() == Shape{1});
     CHECK(state["tied"].data<float>() == state["t"].data<float>());
-    state["whole"].add_(1.0);
+    state["whole"].add_(scalar(1));
     CHECK(test::doubles(state["column"]) == Values{2, 5});
     // Each has elements beyond the storage.
     using Sizes = Pickle::Sizes;
@@ -375,7 +375,6 @@ TEST_CASE("pytorch files: hostile pickles", "[io]") {
         "abc",
         "more bytes, 3 are there");
     refused("\x80\x02\x8c\x01\xff.", "UTF-8");
-    refused("\x80\x02Ka.", "one value");
     refused(
         "\x80\x02}K\x01"
         "a.",
@@ -396,15 +395,13 @@ TEST_CASE("pytorch files: hostile pickles", "[io]") {
                                                                {}));
     CHECK_THROWS_WITH(ring.state_dict(), Contains("64 levels"));
     CHECK_THAT(ring.to_string(), Contains("deeper"));
-    std::string laughs = "\x80\x02]";
-    for (int i = 1; i < 30; ++i) laughs += "q"s + char(i) + "](" + std::string(0, ' ');
-    laughs = "\x80\x02]q\x01";
+    std::string laughs = "]q\x01";
     for (int i = 1; i < 30; ++i) {
         laughs += "](";
         for (int j = 0; j < 10; ++j) laughs += "h"s + char(i);
         laughs += "eq"s + char(i + 1);
     }
-    const io::PytorchValue many = loaded(folder, torch_archive("\x80\x02(" + laughs.substr(2) + "l.", {}));
+    const io::PytorchValue many = loaded(folder, torch_archive("\x80\x02(" + laughs + "l.", {}));
     CHECK_THROWS_WITH(many.state_dict(), Contains("entries"));
     CHECK(many.to_string().size() < 100000);
     CHECK_NOTHROW(loaded(
@@ -429,7 +426,8 @@ TEST_CASE("pytorch files: damage is found", "[io]") {
         std::string bad = good;
         bad[i] = char(bad[i] ^ 0x55);
         try {
-            CHECK(weights(loaded(folder, bad)) == Values{1, 2, 3, 4, 5, 6});  // times, flags and the like
+            const Values read = weights(loaded(folder, bad));
+            CHECK(read == Values{1, 2, 3, 4, 5, 6});  // a time, a flag or the like was changed
         } catch (const Error&) {
             ++refused;
         }
@@ -460,7 +458,8 @@ TEST_CASE("pytorch files: files of other formats are named", "[io]") {
                Contains("TorchScript"));
     CHECK_THAT(error_of(folder, test::zip_archive({{"a.npy", ""}})), Contains("load_npz"));
     CHECK_THAT(error_of(folder, "version https://git-lfs.github.com/spec/v1\n"), Contains("git lfs pull"));
-    CHECK_THAT(error_of(folder, ""), Contains("load_pytorch"));
+    CHECK_THAT(error_of(folder, ""), Contains("torch.save() has not written"));
+    CHECK_THAT(error_of(folder, "\x01\x02\x03\x04"), Contains("torch.save() has not written"));
     io::save_safetensors(folder.file("x.safetensors"), {{"a", ones({2})}});
     CHECK_THROWS_WITH(io::load_pytorch(folder.file("x.safetensors")), Contains("safetensors file"));
     CHECK_THROWS_WITH(io::load_pytorch(folder.file("missing.pt")), Contains("missing.pt"));

@@ -54,6 +54,12 @@ def with_attribute():
     return [tensor]
 
 
+def parameter_with_attribute():
+    parameter = torch.nn.Parameter(torch.arange(3.0))
+    parameter.rank = 2
+    return {"p": parameter}
+
+
 def overlapping():
     base = torch.arange(24.0).reshape(4, 6)
     return {"t": base.t(), "rows": base[1:3], "columns": base[:, 2:5:2], "diagonal": base.diagonal(), "row": base[2], "windows": base.flatten().unfold(0, 4, 1),
@@ -90,6 +96,7 @@ KINDS = {
     "long strings and lists": lambda: {"text": "x" * 70000, "list": list(range(3000)), "dict": {str(i): i for i in range(900)}},
     "deep": lambda: {"a": {"b": [{"c": ({"d": torch.ones(2)}, torch.zeros(1))}]}},
     "attributes": with_attribute,
+    "a parameter's attributes": parameter_with_attribute,
     "many tensors": lambda: {f"layer.{i}.weight": torch.full((3,), float(i)) for i in range(300)},
     "large": lambda: {"a": torch.randn(300000), "b": torch.randn(700, 500).half()},
 }
@@ -221,7 +228,7 @@ def refuse_all(reader):
     """Files that run code with pickle.load(): each error names the function, and nothing runs."""
     path, trace = reader.folder / "bad.pt", reader.folder / "trace"
     commands = {"posix.system": Command(os.system, f"touch {trace}"), "builtins.eval": Command(eval, f"open({str(trace)!r}, 'w')"),
-                "subprocess.Popen": Command(__import__("subprocess").Popen, ["touch", str(trace)]),
+                ".Popen": Command(__import__("subprocess").Popen, ["touch", str(trace)]),
                 "torch.nn.modules.linear.Linear": torch.nn.Linear(2, 2)}
     for name, value in commands.items():
         for protocol in (2, 4):
