@@ -119,9 +119,9 @@ public:
     void collect(std::uint32_t node, const std::string& name, int level) {
         const PickleTree& tree = file_.tree;
         name_bytes_ += std::int64_t(name.size());
-        check(level <= most_levels && ++visits_ <= most_visits && name_bytes_ <= most_name_bytes,
-              ErrorKind::io, file_.where, ": ", shown(joined(path_, name)), ": a value with more than ",
-              most_levels, " levels, ", most_visits, " entries or ", most_name_bytes, " bytes of names");
+        if (level > most_levels || ++visits_ > most_visits || name_bytes_ > most_name_bytes)
+            fail(ErrorKind::io, file_.where, ": ", shown(joined(path_, name)), ": a value with more than ",
+                 most_levels, " levels, ", most_visits, " entries or ", most_name_bytes, " bytes of names");
         if (tree[node].kind == PickleKind::tensor) {
             const auto& tensor = tree.tensors[std::size_t(tree[node].number)];
             state.emplace_back(name, file_.tensor(tensor, shown(joined(path_, name)), storages_));
@@ -239,11 +239,15 @@ struct PytorchNode {
     const std::vector<std::pair<std::uint32_t, std::uint32_t>>& entries() const {
         return tree().dicts[std::size_t(value().number)];
     }
-    // The value under a key, or null.
+    // The value under a name of names(), or null.
     const std::uint32_t* find(std::string_view name) const {
-        for (const auto& [key, entry] : entries())
-            if (tree()[key].kind == PickleKind::string && tree().text(key) == name) return &entry;
-        return nullptr;
+        const std::uint32_t* number = nullptr;
+        for (const auto& [key, entry] : entries()) {
+            const PickleNode& node = tree()[key];
+            if (node.kind == PickleKind::string && tree().text(key) == name) return &entry;
+            if (node.kind == PickleKind::integer && std::to_string(node.number) == name) number = &entry;
+        }
+        return number;
     }
 };
 

@@ -118,6 +118,7 @@ TEST_CASE("pytorch files: a checkpoint with values of all kinds", "[io]") {
     CHECK(run["complex"].kind() == PytorchKind::other);
     CHECK(run["optimizer"]["state"].names() == std::vector<std::string>{"7"});
     CHECK(run["optimizer"]["state"][7]["step"].tensor().item<int>() == 9);
+    CHECK(run["optimizer"]["state"]["7"].contains("step"));
     CHECK(run.state_dict().names() == std::vector<std::string>{"model.w", "optimizer.state.7.step"});
     CHECK(run["model"].state_dict().names() == std::vector<std::string>{"w"});
     CHECK_THAT(run.to_string(),
@@ -201,6 +202,11 @@ TEST_CASE("pytorch files: tensors that mezzo lacks are errors where they are ask
     pickle.text("c").tensor("torch.ComplexFloatStorage", "1", 1, 0, {1}, {1});
     pickle.text("nine").tensor("torch.FloatStorage", "0", 2, 0, {1, 1, 1, 1, 1, 1, 1, 1, 2},
                                {2, 2, 2, 2, 2, 2, 2, 2, 1});
+    pickle.text("negated").global("torch._utils", "_rebuild_tensor_v2").op("(");
+    pickle.storage("torch.FloatStorage", "0", 2)
+        .op("K\x01K\x01\x85K\x01\x85\x89N}")
+        .text("neg")
+        .op("\x88stR");
     pickle.text("sparse").global("torch._utils", "_rebuild_sparse_tensor").op("NN\x86R").op("u");
     const io::PytorchValue file = loaded(
         folder, torch_archive(pickle.str(), {{"0", bytes_of<float>({1, 2})}, {"1", std::string(8, '\0')}}));
@@ -217,6 +223,7 @@ TEST_CASE("pytorch files: tensors that mezzo lacks are errors where they are ask
     };
     refused("c", "complex64");
     refused("nine", "more than 8 dimensions");
+    refused("negated", "negated view");
     refused("sparse", "a sparse tensor");
     CHECK_THROWS_WITH(file.state_dict(), Contains("\"c\" is of dtype complex64"));
     CHECK_THAT(file.to_string(), Contains("c: complex64 [1]") && Contains("sparse: a sparse tensor"));
@@ -268,6 +275,8 @@ TEST_CASE("pytorch files: views, shared and tied storages", "[io]") {
              {6, {}, {}},
              {-1, {1}, {1}},
              {0, {-1}, {1}},
+             {5, {-1}, {1}},
+             {3, {2}, {-1}},
              {0, {2}, {-1}},
              {0, {2, 2}, {1}},
              {0, {2}, {std::int64_t(1) << 62}},
@@ -345,6 +354,9 @@ TEST_CASE("pytorch files: code is named and not run", "[io]") {
     refused(Pickle().global("numpy.core.multiarray", "scalar"), "numpy.core.multiarray.scalar");
     refused(Pickle().op("(").text(command).op("ios\nsystem\n"), "opcode 0x69");  // INST
     refused(Pickle().op("(").text("module").op("NNNtQ"), "no storage");
+    refused(
+        Pickle().op("(").text("module").global("torch", "FloatStorage").text("0").text("cpu").op("K\x01tQ"),
+        "no storage");
     refused(Pickle().global("torch", "float32").op(")R"), "none of the calls");
     refused(Pickle().global("torch", "FloatStorage").op("K\x01\x85R"), "none of the calls");
     refused(Pickle().op("K\x01)R"), "no function");

@@ -50,7 +50,7 @@ public:
     // Number of entries of a list or dict. This function and those below throw Error(value) for a value of
     // another kind.
     [[nodiscard]] std::int64_t size() const;
-    // Names of a dict's entries, in the file's order. Integer keys are written in decimal.
+    // Names of a dict's entries, in the file's order. An integer key is a name in decimal, also below.
     [[nodiscard]] std::vector<std::string> names() const;
     // Whether a dict has this name.
     [[nodiscard]] bool contains(std::string_view name) const;
