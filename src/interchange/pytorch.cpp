@@ -16,7 +16,7 @@ namespace {
 
 // A small file can refer to one value many times: limits of what is made from it.
 constexpr int most_levels = 64;
-constexpr std::int64_t most_visits = 2000000, most_name_bytes = 256 << 20;
+constexpr std::int64_t most_visits = 2000000, most_name_bytes = 64 << 20;
 constexpr std::size_t most_lines = 1000, most_names = 20;
 
 const char* name_of(PytorchKind kind) {
@@ -119,9 +119,9 @@ public:
     void collect(std::uint32_t node, const std::string& name, int level) {
         const PickleTree& tree = file_.tree;
         name_bytes_ += std::int64_t(name.size());
-        if (level > most_levels || ++visits_ > most_visits || name_bytes_ > most_name_bytes)
-            fail(ErrorKind::io, file_.where, ": ", shown(joined(path_, name)), ": a value with more than ",
-                 most_levels, " levels, ", most_visits, " entries or ", most_name_bytes, " bytes of names");
+        if (level > most_levels) refuse(name, most_levels, " levels");
+        if (++visits_ > most_visits) refuse(name, most_visits, " tensors, lists and dicts");
+        if (name_bytes_ > most_name_bytes) refuse(name, most_name_bytes, " bytes of names");
         if (tree[node].kind == PickleKind::tensor) {
             const auto& tensor = tree.tensors[std::size_t(tree[node].number)];
             state.emplace_back(name, file_.tensor(tensor, shown(joined(path_, name)), storages_));
@@ -136,6 +136,10 @@ public:
     StateDict state;
 
 private:
+    [[noreturn]] void refuse(const std::string& name, std::int64_t limit, const char* what) const {
+        fail(ErrorKind::io, file_.where, ": ", shown(joined(path_, name)), ": a value with more than ", limit,
+             what);
+    }
     const PytorchFile& file_;
     const std::string& path_;
     PytorchFile::Storages storages_;
@@ -243,9 +247,9 @@ struct PytorchNode {
     const std::uint32_t* find(std::string_view name) const {
         const std::uint32_t* number = nullptr;
         for (const auto& [key, entry] : entries()) {
-            const PickleNode& node = tree()[key];
-            if (node.kind == PickleKind::string && tree().text(key) == name) return &entry;
-            if (node.kind == PickleKind::integer && std::to_string(node.number) == name) number = &entry;
+            const PickleNode& own = tree()[key];
+            if (own.kind == PickleKind::string && tree().text(key) == name) return &entry;
+            if (own.kind == PickleKind::integer && std::to_string(own.number) == name) number = &entry;
         }
         return number;
     }

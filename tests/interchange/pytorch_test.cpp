@@ -414,7 +414,7 @@ TEST_CASE("pytorch files: hostile pickles", "[io]") {
         laughs += "eq"s + char(i + 1);
     }
     const io::PytorchValue many = loaded(folder, torch_archive("\x80\x02(" + laughs + "l.", {}));
-    CHECK_THROWS_WITH(many.state_dict(), Contains("entries"));
+    CHECK_THROWS_WITH(many.state_dict(), Contains("2000000 tensors, lists and dicts"));
     CHECK(many.to_string().size() < 100000);
     CHECK_NOTHROW(loaded(
         folder, torch_archive("\x80\x02" + std::string(100000, ']') + std::string(99999, 'a') + ".", {})));
