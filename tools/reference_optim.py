@@ -29,6 +29,41 @@ def trajectory(name, make, **options):
     array(name, rows)
 
 
+def wave(shape, phase):
+    """Values that tests/optim/optim_in_ops_test.cpp makes by the same formula."""
+    return torch.sin(1.3 * torch.arange(torch.Size(shape).numel(), dtype=torch.float64) + phase).reshape(shape)
+
+
+def shaped_trajectory(name, make, shape, **options):
+    """A parameter of any shape, one row per step."""
+    parameter = torch.nn.Parameter(wave(shape, 0.5))
+    optimizer = make([parameter], **options)
+    rows = []
+    for t in range(STEPS):
+        parameter.grad = wave(shape, t + 2.0) * (0.3 + t)
+        optimizer.step()
+        rows.append(parameter.detach().flatten().clone())
+    array(name, rows)
+
+
+def lbfgs(name, **options):
+    """Parameters, losses and evaluations on the function that tests/optim/lbfgs_test.cpp minimises, one row per step."""
+    x, y = torch.nn.Parameter(torch.tensor([-1.2, 1.0], dtype=torch.float64)), torch.nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+    optimizer = optim.LBFGS([x, y], **options)
+    sign = -1.0 if options.get("maximize") else 1.0
+
+    def closure():
+        optimizer.zero_grad()
+        loss = sign * (10 * (x[1] - x[0].square()).square() + (1 - x[0]).square() + (x[0] - y).square().square())
+        loss.backward()
+        return loss
+    rows = []
+    for _ in range(4):
+        loss = optimizer.step(closure)
+        rows.append([*x.tolist(), y.item(), loss.item(), optimizer.state[x]["func_evals"]])
+    array(name, rows)
+
+
 def rates(name, make, steps, options=("lr",), **settings):
     optimizer = optim.SGD([torch.nn.Parameter(START.clone())], lr=0.5, momentum=0.9)
     scheduler = make(optimizer, **settings)
@@ -80,6 +115,44 @@ def main():
     trajectory("nadam", optim.NAdam, lr=0.05)
     trajectory("nadam_decay", optim.NAdam, lr=0.05, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1, momentum_decay=0.3)
     trajectory("nadam_decoupled", optim.NAdam, lr=0.05, weight_decay=0.2, decoupled_weight_decay=True, maximize=True)
+    torch.set_default_dtype(torch.float64)  # the dtype of ASGD's eta
+    trajectory("radam", optim.RAdam, lr=0.05)
+    trajectory("radam_decay", optim.RAdam, lr=0.05, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1)
+    trajectory("radam_decoupled", optim.RAdam, lr=0.05, betas=(0.9, 0.9), weight_decay=0.2, decoupled_weight_decay=True, maximize=True)
+    trajectory("adamax", optim.Adamax, lr=0.05)
+    trajectory("adamax_decay", optim.Adamax, lr=0.05, betas=(0.8, 0.5), eps=1e-3, weight_decay=0.1, maximize=True)
+    trajectory("adadelta", optim.Adadelta)
+    trajectory("adadelta_decay", optim.Adadelta, lr=0.5, rho=0.7, eps=1e-2, weight_decay=0.1, maximize=True)
+    trajectory("asgd", optim.ASGD, lr=0.1)
+    trajectory("asgd_decay", optim.ASGD, lr=0.1, lambd=0.2, alpha=0.6, t0=3, weight_decay=0.1, maximize=True)
+    trajectory("rprop", optim.Rprop)
+    trajectory("rprop_bounds", optim.Rprop, lr=0.05, etas=(0.4, 1.7), step_sizes=(0.03, 0.09), maximize=True)
+    trajectory("adafactor", optim.Adafactor, lr=0.1)
+    trajectory("adafactor_decay", optim.Adafactor, lr=0.5, beta2_decay=-0.5, eps=(1e-2, 0.05), d=1.5, weight_decay=0.1, maximize=True)
+    torch.set_default_dtype(torch.float32)
+    shaped_trajectory("adafactor_matrix", optim.Adafactor, (2, 3), lr=0.1)
+    shaped_trajectory("adafactor_stack", optim.Adafactor, (2, 3, 2), lr=0.3, d=1.2, weight_decay=0.1)
+    shaped_trajectory("muon_wide", optim.Muon, (3, 5), lr=0.1)
+    shaped_trajectory("muon_tall", optim.Muon, (5, 3), lr=0.1, weight_decay=0.3, momentum=0.8, nesterov=False)
+    shaped_trajectory("muon_rms", optim.Muon, (4, 2), lr=0.1, adjust_lr_fn="match_rms_adamw", ns_steps=3)
+    shaped_trajectory("muon_unclamped", optim.Muon, (2, 4), lr=0.1, adjust_lr_fn="spectral_unclamped", ns_coefficients=(2.0, -1.5, 0.5))
+    lbfgs("lbfgs", lr=0.1)
+    lbfgs("lbfgs_short", lr=0.3, max_iter=5, history_size=2, maximize=True)
+    lbfgs("lbfgs_wolfe", max_iter=4, line_search_fn="strong_wolfe")
+    lbfgs("lbfgs_wolfe_short", max_iter=6, max_eval=5, history_size=3, line_search_fn="strong_wolfe")
+    rates("multi_step", lr.MultiStepLR, 9, milestones=[7, 2, 4, 4], gamma=0.5)
+    rates("constant", lr.ConstantLR, 7)
+    rates("linear", lr.LinearLR, 8, start_factor=0.2, end_factor=0.7, total_iters=6)
+    rates("polynomial", lr.PolynomialLR, 8, total_iters=6, power=1.7)
+    rates("multiplicative", lr.MultiplicativeLR, 6, lr_lambda=lambda t: 1 - 0.05 * t)
+    rates("cyclic", lr.CyclicLR, 14, ("lr", "momentum"), base_lr=0.1, max_lr=0.9, step_size_up=3, step_size_down=2)
+    rates("cyclic_halved", lr.CyclicLR, 14, ("lr", "momentum"), base_lr=0.1, max_lr=0.9, step_size_up=3, mode="triangular2",
+          base_momentum=0.5, max_momentum=0.7)
+    rates("cyclic_range", lr.CyclicLR, 14, base_lr=0.1, max_lr=0.9, step_size_up=4, mode="exp_range", gamma=0.9, cycle_momentum=False)
+    rates("cyclic_function", lr.CyclicLR, 14, base_lr=0.1, max_lr=0.9, step_size_up=4, scale_fn=lambda x: 1 / (1 + x),
+          scale_mode="iterations", cycle_momentum=False)
+    rates("swa", optim.swa_utils.SWALR, 8, swa_lr=0.05, anneal_epochs=5)
+    rates("swa_linear", optim.swa_utils.SWALR, 8, swa_lr=0.05, anneal_epochs=5, anneal_strategy="linear")
     rates("warm_restarts", lr.CosineAnnealingWarmRestarts, 16, T_0=3, T_mult=2, eta_min=0.05)
     rates("warm_restarts_equal", lr.CosineAnnealingWarmRestarts, 9, T_0=4)
     rates("one_cycle", lr.OneCycleLR, 11, ("lr", "momentum"), max_lr=2.0, total_steps=12)

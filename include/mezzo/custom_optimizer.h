@@ -10,6 +10,7 @@
 //   };
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,8 +36,8 @@ public:
     // float64 so that powers such as beta1^step are exact to double precision.
     Tensor lr, step;
 
-    // A state by its name, of value's shape and dtype; zeros before the first update. Throws Error(value) for
-    // a name that CustomType::state does not list.
+    // A state by its name, in value's dtype and of value's shape or that of CustomType::state_shape; zeros
+    // before the first update. Throws Error(value) for a name that CustomType::state does not list.
     [[nodiscard]] Tensor& state(const std::string& name);
     // An option of the parameter's group. Error(value) for a name that CustomType::options does not list, and
     // for "lr", which is the tensor above.
@@ -60,10 +61,14 @@ struct CustomGroup {
 // The description of a type of optimizer.
 struct CustomType {
     std::string name;      // state_dict() holds a hash of it, so that another type's state is refused
-    NamedOptions options;  // with their defaults; "lr" must be among them. A flag is the number 0 or 1
-    std::vector<std::string> state = {};  // tensors of the parameter's shape
-    // Options that must be >= 0 ("lr" always must), and options that must be in [0, 1).
-    std::vector<std::string> not_negative = {}, below_one = {};
+    NamedOptions options;  // with their defaults; "lr" must be among them
+    std::vector<std::string> state = {};  // tensors for each parameter
+    // Options that must be >= 0 ("lr" always must), that must be in [0, 1), and flags, which must be 0 or 1
+    // ("maximize" always must).
+    std::vector<std::string> not_negative = {}, below_one = {}, flags = {};
+    // The shape of a state, from its name and the parameter's shape; none: all have the parameter's shape.
+    std::optional<autograd::Callback<Shape(const std::string& state, const Shape& parameter)>> state_shape =
+        {};
 };
 
 class CustomOptimizer : public Optimizer {
@@ -78,7 +83,7 @@ protected:
     // Computes the new value and state of one parameter with ops. It is called once per parameter with a
     // gradient, inside NoGrad and without autocast. The results are stored after all parameters have been
     // computed, so that an exception in update() changes neither optimizer nor parameters. step() throws for
-    // a result that is undefined (Error(value)), has another shape than the parameter (Error(shape)), is not
+    // a result that is undefined (Error(value)), has another shape than before (Error(shape)), is not
     // floating (Error(dtype)) or is on another device (Error(device)). In a captured step update() must not
     // wait for the device. Inside update(), step() and load_state_dict() of the same optimizer throw
     // Error(state). Members of the derived class are not part of state_dict(), and not restored when the step
@@ -87,35 +92,6 @@ protected:
 
 private:
     friend struct UpdateAccess;
-};
-
-// LAMB (You et al., arXiv 1904.00962, version 5): Adam's moments with bias correction, u = m / (sqrt(v) +
-// eps) + weight_decay w; w -= lr |w| / |u| u, with the norms of the whole parameter; the ratio |w| / |u| is 1
-// if a norm is 0. Constructors, set_option() and load_state_dict() throw Error(value) for options out of
-// their range (eps and weight_decay must be >= 0), and constructors for the parameters that other optimizers
-// refuse.
-struct LAMBOptions {
-    double lr = 1e-3;
-    double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
-    double eps = 1e-6;
-    double weight_decay = 1e-2;
-    bool maximize = false;
-};
-struct LAMBGroup {
-    Tensors params = {};
-    LAMBOptions options = {};
-    StateDict named_params = {};
-};
-class LAMB : public CustomOptimizer {
-public:
-    explicit LAMB(const Tensors& params, const LAMBOptions& options = {});
-    explicit LAMB(const StateDict& named_params, const LAMBOptions& options = {});
-    explicit LAMB(const std::vector<LAMBGroup>& groups);
-    explicit LAMB(std::initializer_list<LAMBGroup> groups) : LAMB(std::vector<LAMBGroup>(groups)) {}
-    explicit LAMB(const LAMBGroup& one_group) = delete;  // LAMB({{.params = …}})
-
-protected:
-    void update(ParameterUpdate& p) override;
 };
 
 }  // namespace mezzo::optim

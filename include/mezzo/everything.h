@@ -5,11 +5,13 @@
 #if __has_include("mezzo/data/loader.h")
 #include "mezzo/data/batch_loader.h"
 #include "mezzo/data/batch_queue.h"
+#include "mezzo/data/collate.h"
 #include "mezzo/data/images.h"
 #include "mezzo/data/loader.h"
 #include "mezzo/data/prefetch.h"
 #include "mezzo/data/preprocess.h"
 #include "mezzo/data/sampler.h"
+#include "mezzo/data/subset.h"
 #include "mezzo/data/table.h"
 #include "mezzo/data/transforms.h"
 #endif

@@ -1,4 +1,5 @@
-// Optimizers with parameter groups: SGD, Adam, AdamW, RMSprop, Adagrad, NAdam, Lion.
+// Optimizers with parameter groups: SGD, Adam, AdamW, RMSprop, Adagrad, NAdam, Lion. Others are in
+// mezzo/optim_in_ops.h and mezzo/lbfgs.h.
 //
 //   optim::AdamW optimizer(net.parameters(), {.lr = 1e-3, .weight_decay = 0.01});
 //   optimizer.zero_grad();
@@ -74,13 +75,13 @@ public:
 
     // Copies of the state of step() besides the parameters: moments, step counts, master weights, options of
     // every group.
-    [[nodiscard]] StateDict state_dict() const;
+    [[nodiscard]] virtual StateDict state_dict() const;
     // Restores a state_dict() of an optimizer of the same type, groups and shapes, master weights included:
     // an optimizer without master weights has them afterwards. Throws with nothing changed: Error(value) for
     // another type or other groups, options out of their range, counts that are no whole numbers, and entries
     // that are undefined, missing, unknown or there twice; Error(shape) for an entry of another shape;
     // Error(dtype) for state that is not floating, and for the master of a parameter that is not 16 bit.
-    void load_state_dict(const StateDict& state);
+    virtual void load_state_dict(const StateDict& state);
 
     // Number of this optimizer, unique in the process.
     [[nodiscard]] std::uint64_t id() const;

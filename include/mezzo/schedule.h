@@ -67,6 +67,54 @@ public:
     StepLR(Optimizer& optimizer, const StepLROptions& options);
 };
 
+struct MultiStepLROptions {
+    std::vector<std::int64_t> milestones = {};  // in any order; one that occurs twice counts twice
+    double gamma = 0.1;                         // >= 0
+};
+// base * gamma^(number of milestones <= steps).
+class MultiStepLR : public Scheduler {
+public:
+    MultiStepLR(Optimizer& optimizer, const MultiStepLROptions& options);
+};
+
+struct ConstantLROptions {
+    double factor = 1.0 / 3;       // in [0, 1]
+    std::int64_t total_iters = 5;  // >= 0
+};
+// base * factor in the first total_iters steps, then base.
+class ConstantLR : public Scheduler {
+public:
+    explicit ConstantLR(Optimizer& optimizer, const ConstantLROptions& options = {});
+};
+
+struct LinearLROptions {
+    double start_factor = 1.0 / 3;  // in (0, 1]
+    double end_factor = 1;          // in [0, 1]
+    std::int64_t total_iters = 5;   // > 0
+};
+// base times a factor that goes from start_factor to end_factor in total_iters steps, and stays there.
+class LinearLR : public Scheduler {
+public:
+    explicit LinearLR(Optimizer& optimizer, const LinearLROptions& options = {});
+};
+
+struct PolynomialLROptions {
+    std::int64_t total_iters = 5;  // > 0
+    double power = 1;              // >= 0
+};
+// base * (1 - min(steps, total_iters) / total_iters)^power.
+class PolynomialLR : public Scheduler {
+public:
+    explicit PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options = {});
+};
+
+// base * factor(1) * factor(2) * … * factor(steps). factor() must always return the same number for the same
+// step, because a resumed run calls it for all steps before.
+class MultiplicativeLR : public Scheduler {
+public:
+    MultiplicativeLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor);
+};
+
 // base * gamma^steps, with gamma >= 0.
 class ExponentialLR : public Scheduler {
 public:
@@ -126,6 +174,47 @@ struct OneCycleLROptions {
 class OneCycleLR : public Scheduler {
 public:
     OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);
+};
+
+enum class CycleMode {
+    triangular,   // all cycles have the same height
+    triangular2,  // each cycle is half as high as the one before
+    exp_range,    // the height is multiplied by gamma in each step
+};
+struct CyclicLROptions {
+    double base_lr = 0, max_lr = 0;                   // >= 0; the rate begins at base_lr
+    std::int64_t step_size_up = 2000;                 // > 0: steps from base_lr to max_lr
+    std::optional<std::int64_t> step_size_down = {};  // > 0: steps back; by default step_size_up
+    CycleMode mode = CycleMode::triangular;
+    double gamma = 1;  // >= 0; of exp_range
+    // Replaces `mode`: the height of a cycle as a factor, from the number of the cycle, which begins at 1, or
+    // from the number of steps.
+    std::optional<autograd::Callback<double(double)>> scale_fn = {};
+    enum class ScaleMode { cycle, iterations };
+    ScaleMode scale_mode = ScaleMode::cycle;  // the argument of scale_fn
+    bool cycle_momentum = true;               // from max_momentum to base_momentum while the rate rises
+    double base_momentum = 0.8, max_momentum = 0.9;  // in [0, 1)
+};
+// Cyclical learning rates (Smith, arXiv 1506.01186). The groups' own rates are ignored; momentum is that of
+// OneCycleLR.
+class CyclicLR : public Scheduler {
+public:
+    CyclicLR(Optimizer& optimizer, const CyclicLROptions& options);
+};
+
+struct SWALROptions {
+    double swa_lr = 0;               // >= 0: the rate at the end
+    std::int64_t start = 0;          // >= 0: the steps before the first averaged one
+    std::int64_t anneal_steps = 10;  // >= 0: steps from the rate at `start` to swa_lr
+    Anneal anneal = Anneal::cosine;
+};
+// The schedule of stochastic weight averaging (Izmailov et al., arXiv 1803.05407): after `start` steps the
+// rate goes to swa_lr and stays there. Until then it is that of `before`, or the group's own. The weights are
+// averaged by AveragedModel (mezzo/averaged_model.h). Error(value) for a `before` that changes the momentum.
+class SWALR : public Scheduler {
+public:
+    SWALR(Optimizer& optimizer, const SWALROptions& options);
+    SWALR(Optimizer& optimizer, const Scheduler& before, const SWALROptions& options);
 };
 
 // One schedule after another: the first until milestones[0] steps have been applied, and so on; each counts

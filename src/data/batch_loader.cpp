@@ -9,6 +9,7 @@ void check_options(const BatchLoaderOptions& options, bool stream) {
           "BatchLoader: batch_size is ", options.batch_size, ", prefetch_factor ", options.prefetch_factor);
     check(options.num_workers >= 0 && options.num_workers <= 1024, ErrorKind::value,
           "BatchLoader: num_workers is ", options.num_workers, "; it must be 0 to 1024");
+    static_cast<void>(options.shard.slice(0));
     check(!(options.shuffle && options.sampler), ErrorKind::value,
           "BatchLoader: shuffle and a sampler; the sampler says the order");
     check(!stream || (!options.shuffle && !options.sampler), ErrorKind::value,

@@ -1,4 +1,5 @@
-// Schedules with several phases (warm restarts, one cycle) and schedules of schedules (sequential, chained).
+// Schedules with several phases (warm restarts, cycles, weight averaging) and schedules of schedules
+// (sequential, chained).
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -84,6 +85,52 @@ std::optional<autograd::Callback<double(std::int64_t)>> momentum_cycle(const One
     });
 }
 
+void check_cyclic(const CyclicLROptions& o) {
+    const auto rate = [](const char* where, double value) {
+        require(std::isfinite(value) && value >= 0, where, value, "finite and >= 0");
+    };
+    rate("CyclicLR: base_lr", o.base_lr);
+    rate("CyclicLR: max_lr", o.max_lr);
+    rate("CyclicLR: gamma", o.gamma);
+    require(o.step_size_up > 0, "CyclicLR: step_size_up", double(o.step_size_up), "positive");
+    require(o.step_size_down.value_or(1) > 0, "CyclicLR: step_size_down",
+            double(o.step_size_down.value_or(1)), "positive");
+    check_enumerator("CyclicLR", "mode", o.mode, CycleMode::exp_range);
+    check_enumerator("CyclicLR", "scale_mode", o.scale_mode, CyclicLROptions::ScaleMode::iterations);
+    require(o.base_momentum >= 0 && o.base_momentum < 1, "CyclicLR: base_momentum", o.base_momentum,
+            "in [0, 1)");
+    require(o.max_momentum >= 0 && o.max_momentum < 1, "CyclicLR: max_momentum", o.max_momentum, "in [0, 1)");
+}
+
+// The distance from the lower bound after `steps` steps, as a share of the distance between the bounds.
+double cyclic_height(const CyclicLROptions& o, std::int64_t steps) {
+    const double up = double(o.step_size_up), total = up + double(o.step_size_down.value_or(o.step_size_up));
+    const double ratio = up / total, cycle = std::floor(1 + double(steps) / total);
+    const double x = 1 + double(steps) / total - cycle;
+    const double height = x <= ratio ? x / ratio : (x - 1) / (ratio - 1);
+    if (o.scale_fn) {
+        const bool of_cycle = o.scale_mode == CyclicLROptions::ScaleMode::cycle;
+        return height * (*o.scale_fn)(of_cycle ? cycle : double(steps));
+    }
+    if (o.mode == CycleMode::triangular2) return height * std::pow(2.0, 1 - cycle);
+    return o.mode == CycleMode::exp_range ? height * std::pow(o.gamma, double(steps)) : height;
+}
+
+Schedule cyclic(const CyclicLROptions& options) {
+    check_cyclic(options);
+    return [options](double, std::int64_t steps) {
+        return options.base_lr + (options.max_lr - options.base_lr) * cyclic_height(options, steps);
+    };
+}
+
+std::optional<autograd::Callback<double(std::int64_t)>> cyclic_momentum(const CyclicLROptions& options) {
+    if (!options.cycle_momentum) return {};
+    return autograd::Callback<double(std::int64_t)>([options](std::int64_t steps) {
+        return options.max_momentum -
+               (options.max_momentum - options.base_momentum) * cyclic_height(options, steps);
+    });
+}
+
 }  // namespace
 
 // The schedule of a scheduler that a `type` combines. Error(value) if it also changes the momentum.
@@ -123,7 +170,30 @@ Schedule chained(const std::vector<Scheduler>& schedulers) {
     };
 }
 
+Schedule averaging(const Schedule& before, const SWALROptions& o) {
+    require(std::isfinite(o.swa_lr) && o.swa_lr >= 0, "SWALR: swa_lr", o.swa_lr, "finite and >= 0");
+    require(o.start >= 0, "SWALR: start", double(o.start), ">= 0");
+    require(o.anneal_steps >= 0, "SWALR: anneal_steps", double(o.anneal_steps), ">= 0");
+    check_enumerator("SWALR", "anneal", o.anneal, Anneal::linear);
+    return [before, o](double base, std::int64_t steps) {
+        if (steps < o.start) return before(base, steps);
+        if (steps - o.start >= o.anneal_steps) return o.swa_lr;
+        const double part = double(steps - o.start) / double(o.anneal_steps);
+        const double share = o.anneal == Anneal::linear ? part : (1 - std::cos(std::numbers::pi * part)) / 2;
+        return o.swa_lr * share + before(base, o.start) * (1 - share);
+    };
+}
+
 }  // namespace
+
+CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options)
+    : Scheduler(optimizer, cyclic(options), cyclic_momentum(options)) {}
+
+SWALR::SWALR(Optimizer& optimizer, const SWALROptions& options)
+    : Scheduler(optimizer, averaging([](double base, std::int64_t) { return base; }, options)) {}
+
+SWALR::SWALR(Optimizer& optimizer, const Scheduler& before, const SWALROptions& options)
+    : Scheduler(optimizer, averaging(schedule_of("SWALR", before), options)) {}
 
 CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer,
                                                          const CosineAnnealingWarmRestartsOptions& options)

@@ -1,8 +1,7 @@
-// Optimizers written in ops: their types, their step, and LAMB.
+// Optimizers written in ops: their types and their step.
 #include "mezzo/custom_optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 
 #include "core/step_recorder.h"
@@ -26,13 +25,17 @@ void check_name(const std::string& type, const std::string& name, const std::vec
           ": the name ", name, " occurs twice");
 }
 
-void set_rule(OptimizerType& kind, const std::vector<std::string>& names, Rule rule) {
-    for (const std::string& name : names) {
-        const int at = kind.find(name);
-        check(at >= 0, ErrorKind::value, kind.type, ": a range is given for '", name,
-              "', which is no option; name it in CustomType::options");
-        kind.options[std::size_t(at)].rule = rule;
-    }
+OptionInfo& option_of(OptimizerType& kind, const std::string& name) {
+    const int at = kind.find(name);
+    check(at >= 0, ErrorKind::value, kind.type, ": a range is given for '", name,
+          "', which is no option; name it in CustomType::options");
+    return kind.options[std::size_t(at)];
+}
+
+void set_ranges(OptimizerType& kind, const CustomType& type) {
+    for (const std::string& name : type.not_negative) option_of(kind, name).rule = Rule::not_negative;
+    for (const std::string& name : type.below_one) option_of(kind, name).rule = Rule::below_one;
+    for (const std::string& name : type.flags) option_of(kind, name).flag = true;
 }
 
 std::shared_ptr<OptimizerType> make_kind(const CustomType& type) {
@@ -50,8 +53,8 @@ std::shared_ptr<OptimizerType> make_kind(const CustomType& type) {
     }
     check(std::find(names.begin(), names.end(), "lr") != names.end(), ErrorKind::value, type.name,
           ": the options have no lr; give its default");
-    set_rule(*kind, type.not_negative, Rule::not_negative);
-    set_rule(*kind, type.below_one, Rule::below_one);
+    set_ranges(*kind, type);
+    kind->state_shape = type.state_shape;
     for (const std::string& name : type.state) {
         check_name(type.name, name, kind->state);
         kind->state.push_back(name);
@@ -188,8 +191,7 @@ std::vector<ParameterUpdate> compute(OptimizerImpl& optimizer, const GradientLis
 }
 
 void check_result(const OptimizerImpl& optimizer, std::size_t slot, const std::string& what,
-                  const Tensor& result) {
-    const Shape& shape = optimizer.slots[slot].param.shape();
+                  const Shape& shape, const Tensor& result) {
     const std::string where =
         optimizer.type + std::string(".update: the new ") + what + " of " + optimizer.describe(slot);
     check(result.defined(), ErrorKind::value, where, " is undefined");
@@ -202,10 +204,12 @@ void check_result(const OptimizerImpl& optimizer, std::size_t slot, const std::s
 void check_results(const OptimizerImpl& optimizer, const GradientList& plan,
                    std::vector<ParameterUpdate>& updates) {
     for (std::size_t i = 0; i < updates.size(); ++i) {
-        check_result(optimizer, plan.indices[i], "value", updates[i].value);
+        const Slot& slot = optimizer.slots[plan.indices[i]];
+        check_result(optimizer, plan.indices[i], "value", slot.param.shape(), updates[i].value);
         const Tensors& states = UpdateAccess::states(updates[i]);
         for (std::size_t k = 0; k < states.size(); ++k)
-            check_result(optimizer, plan.indices[i], optimizer.kind->state[k], states[k]);
+            check_result(optimizer, plan.indices[i], optimizer.kind->state[k], slot.state[k].shape(),
+                         states[k]);
     }
 }
 
@@ -281,50 +285,6 @@ void run_user_update(OptimizerImpl& optimizer, const GradientList& plan, bool co
     }
     for (const Write& write : writes) write.target.copy_(write.result);
     count(optimizer, plan, skipped, applied);
-}
-
-namespace {
-
-NamedOptions named(const LAMBOptions& o) {
-    return {{"lr", o.lr},   {"weight_decay", o.weight_decay}, {"beta1", o.beta1}, {"beta2", o.beta2},
-            {"eps", o.eps}, {"maximize", o.maximize ? 1 : 0}};
-}
-
-std::vector<CustomGroup> custom(const std::vector<LAMBGroup>& groups) {
-    std::vector<CustomGroup> result;
-    result.reserve(groups.size());
-    for (const LAMBGroup& group : groups)
-        result.push_back({group.params, named(group.options), group.named_params});
-    return result;
-}
-
-}  // namespace
-
-LAMB::LAMB(const Tensors& params, const LAMBOptions& options)
-    : LAMB(std::vector<LAMBGroup>{{params, options, {}}}) {}
-LAMB::LAMB(const StateDict& named_params, const LAMBOptions& options)
-    : LAMB(std::vector<LAMBGroup>{{{}, options, named_params}}) {}
-LAMB::LAMB(const std::vector<LAMBGroup>& groups)
-    : CustomOptimizer({.name = "LAMB",
-                       .options = named(LAMBOptions()),
-                       .state = {"exp_avg", "exp_avg_sq"},
-                       .not_negative = {"eps", "weight_decay"},
-                       .below_one = {"beta1", "beta2"}},
-                      custom(groups)) {}
-
-void LAMB::update(ParameterUpdate& p) {
-    const double beta1 = p.option("beta1"), beta2 = p.option("beta2");
-    Tensor &m = p.state("exp_avg"), &v = p.state("exp_avg_sq");
-    m = beta1 * m + (1 - beta1) * p.grad;
-    v = beta2 * v + (1 - beta2) * square(p.grad);
-    const Tensor correction1 = 1.0 - exp(p.step * std::log(beta1));
-    const Tensor correction2 = 1.0 - exp(p.step * std::log(beta2));
-    const Tensor direction =
-        m / correction1 / (sqrt(v / correction2) + p.option("eps")) + p.option("weight_decay") * p.value;
-    const Tensor size = norm(p.value), length = norm(direction);
-    const Tensor both = logical_and(gt(size, 0.0), gt(length, 0.0));
-    const Tensor ratio = where(both, size / length, ones_like(size));
-    p.value = p.value - p.lr * ratio * direction;
 }
 
 }  // namespace mezzo::optim

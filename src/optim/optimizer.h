@@ -27,7 +27,7 @@ struct MEZZO_INTERNAL Slot {
     std::vector<Tensor> state;         // in the order of OptimizerType::state
     std::optional<LocalShard> part;    // local shard of state and master; none: not sharded
 
-    Shape kept_shape() const;  // shape of state and master: the parameter's, or [part->count]
+    Shape kept_shape() const;  // shape of master and most state: the parameter's, or [part->count]
     Tensor kept_part(const Tensor& whole) const;  // the shard of a tensor with the parameter's elements
 };
 
@@ -89,6 +89,8 @@ void prepare_state(OptimizerImpl& optimizer);
 // Bit k: state k takes part in the group's updates.
 unsigned used_state(const OptimizerImpl& optimizer, const Group& group);
 Dtype state_dtype(const Slot& slot);
+// The shape of the slot's state k.
+Shape state_shape(const OptimizerImpl& optimizer, const Slot& slot, std::size_t k);
 // Makes the masters that these parameters lack on a device.
 void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
 // Makes the masters, state and 16-bit copies that an update of the list will write to, where they are

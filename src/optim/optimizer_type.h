@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/step.h"
+#include "mezzo/callback.h"
 
 namespace mezzo::optim {
 
@@ -21,7 +23,7 @@ struct OptimizerType {
     std::string type;
     double code = 0;                  // stands for the type in state_dict()
     std::vector<OptionInfo> options;  // the first is lr
-    std::vector<std::string> state;   // of the shape of the parameter
+    std::vector<std::string> state;
     // Names of the numbers in device memory for each parameter: "steps", then those of the row.
     std::vector<std::string> numbers;
     // Bit k of the result: state k takes part with these options. Null: all state always does.
@@ -29,6 +31,8 @@ struct OptimizerType {
     // Returns the error of a combination of options that are valid one by one; null if there is none. The
     // function itself is null if every combination is valid.
     const char* (*problem)(const StepArgs& args) = nullptr;
+    // The shape of a state of one parameter. Empty: the parameter's.
+    std::optional<autograd::Callback<Shape(const std::string& state, const Shape& parameter)>> state_shape;
     OptimizerId row{};  // of a type with a kernel; otherwise not read
 
     // The index of an option, or -1.

@@ -92,6 +92,65 @@ Schedule step_schedule(const StepLROptions& options) {
     };
 }
 
+Schedule multi_step_schedule(const MultiStepLROptions& options) {
+    check_factor("MultiStepLR", "gamma", options.gamma);
+    std::vector<std::int64_t> milestones = options.milestones;
+    std::sort(milestones.begin(), milestones.end());
+    return [milestones, gamma = options.gamma](double base, std::int64_t steps) {
+        const auto passed = std::upper_bound(milestones.begin(), milestones.end(), steps);
+        return base * std::pow(gamma, double(passed - milestones.begin()));
+    };
+}
+
+void check_share(const char* type, const char* option, double value, bool above_0 = false) {
+    check(value >= 0 && value <= 1 && !(above_0 && value == 0), ErrorKind::value, type, ": ", option, " is ",
+          value, above_0 ? "; it must be in (0, 1]" : "; it must be in [0, 1]");
+}
+void check_iterations(const char* type, std::int64_t total, std::int64_t least) {
+    check(total >= least, ErrorKind::value, type, ": total_iters is ", total, "; it must be at least ",
+          least);
+}
+
+Schedule constant_schedule(const ConstantLROptions& options) {
+    check_share("ConstantLR", "factor", options.factor);
+    check_iterations("ConstantLR", options.total_iters, 0);
+    return [options](double base, std::int64_t steps) {
+        return steps < options.total_iters ? base * options.factor : base;
+    };
+}
+
+Schedule linear_schedule(const LinearLROptions& options) {
+    check_share("LinearLR", "start_factor", options.start_factor, true);
+    check_share("LinearLR", "end_factor", options.end_factor);
+    check_iterations("LinearLR", options.total_iters, 1);
+    return [options](double base, std::int64_t steps) {
+        const double part = double(std::min(steps, options.total_iters)) / double(options.total_iters);
+        return base * (options.start_factor + (options.end_factor - options.start_factor) * part);
+    };
+}
+
+Schedule polynomial_schedule(const PolynomialLROptions& options) {
+    check_factor("PolynomialLR", "power", options.power);
+    check_iterations("PolynomialLR", options.total_iters, 1);
+    return [options](double base, std::int64_t steps) {
+        const double part = double(std::min(steps, options.total_iters)) / double(options.total_iters);
+        return base * std::pow(1 - part, options.power);
+    };
+}
+
+// Continues with the product so far; a scheduler is asked for the same or a later step, unless its optimizer
+// has loaded an earlier state.
+Schedule multiplicative_schedule(const autograd::Callback<double(std::int64_t)>& factor) {
+    return [factor, product = 1.0, known = std::int64_t(0)](double base, std::int64_t steps) mutable {
+        if (steps < known) {
+            product = 1;
+            known = 0;
+        }
+        for (; known < steps; ++known) product *= factor(known + 1);
+        return base * product;
+    };
+}
+
 Schedule exponential_schedule(double gamma) {
     check_factor("ExponentialLR", "gamma", gamma);
     return [gamma](double base, std::int64_t steps) { return base * std::pow(gamma, double(steps)); };
@@ -126,6 +185,21 @@ Schedule warmup_schedule(const LinearWarmupOptions& options) {
 
 StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
     : Scheduler(optimizer, step_schedule(options)) {}
+
+MultiStepLR::MultiStepLR(Optimizer& optimizer, const MultiStepLROptions& options)
+    : Scheduler(optimizer, multi_step_schedule(options)) {}
+
+ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options)
+    : Scheduler(optimizer, constant_schedule(options)) {}
+
+LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options)
+    : Scheduler(optimizer, linear_schedule(options)) {}
+
+PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options)
+    : Scheduler(optimizer, polynomial_schedule(options)) {}
+
+MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, autograd::Callback<double(std::int64_t)> factor)
+    : Scheduler(optimizer, multiplicative_schedule(factor)) {}
 
 ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma)
     : Scheduler(optimizer, exponential_schedule(gamma)) {}

@@ -117,15 +117,15 @@ public:
               "; it must be 0 or 1");
         return value == 1;
     }
-    // A tensor that belongs to a parameter, checked to be floating and of its shape; null if there is none.
-    const Tensor* companion(const OptimizerImpl& optimizer, std::size_t slot, const std::string& name) {
+    // A tensor that belongs to a parameter, checked to be floating and of the shape; null if there is none.
+    const Tensor* companion(const OptimizerImpl& optimizer, std::size_t slot, const std::string& name,
+                            const Shape& shape) {
         const std::string key = slot_key(slot, name);
         const Tensor* const value = find(key);
         if (value == nullptr) return nullptr;
-        const Tensor& param = optimizer.slots[slot].param;
-        if (!(value->shape() == param.shape()))
+        if (!(value->shape() == shape))
             fail(ErrorKind::shape, where_, ": ", key, " has shape ", value->shape(), ", ",
-                 optimizer.describe(slot), " has ", param.shape());
+                 optimizer.describe(slot), " has ", shape);
         check(is_floating(value->dtype()), ErrorKind::dtype, where_, ": ", key, " is ", value->dtype(),
               "; a floating dtype is needed");
         return value;
@@ -230,7 +230,9 @@ void read_state(const OptimizerImpl& optimizer, const Group& group, std::size_t 
     const unsigned needed = loaded.steps(slot) > 0 ? used_state(optimizer, group) : 0;
     for (std::size_t k = 0; k < optimizer.kind->state.size(); ++k) {
         const std::string& name = optimizer.kind->state[k];
-        loaded.state[k].push_back(reader.companion(optimizer, slot, name));
+        const Slot& own = optimizer.slots[slot];
+        const Shape shape = own.part ? own.param.shape() : state_shape(optimizer, own, k);
+        loaded.state[k].push_back(reader.companion(optimizer, slot, name, shape));
         if (loaded.state[k].back() == nullptr && (needed >> k & 1) != 0)
             fail(ErrorKind::value, reader.where(), ": ", slot_key(slot, name), " is missing, and ",
                  optimizer.describe(slot), " has taken ", loaded.steps(slot), " steps");
@@ -238,8 +240,9 @@ void read_state(const OptimizerImpl& optimizer, const Group& group, std::size_t 
 }
 
 void read_master(const OptimizerImpl& optimizer, std::size_t slot, Reader& reader, Loaded& loaded) {
-    const Tensor* const master = reader.companion(optimizer, slot, "master");
-    const Dtype dtype = optimizer.slots[slot].param.dtype();
+    const Tensor& param = optimizer.slots[slot].param;
+    const Tensor* const master = reader.companion(optimizer, slot, "master", param.shape());
+    const Dtype dtype = param.dtype();
     if (master != nullptr && !is_16bit(dtype))
         fail(ErrorKind::dtype, reader.where(), ": ", slot_key(slot, "master"),
              " is the float32 master of a 16-bit parameter, and ", optimizer.describe(slot), " is ", dtype,
@@ -270,7 +273,9 @@ void copy_companions(std::vector<Slot>& slots, const std::vector<const Tensor*>&
     Arena arena;
     for (std::size_t i = 0; i < slots.size(); ++i) {
         target(slots[i]) = Tensor();
-        if (sources[i] != nullptr) arena.add(target(slots[i]), slots[i].kept_shape(), dtype(slots[i]));
+        if (sources[i] == nullptr) continue;
+        const Shape shape = slots[i].part ? slots[i].kept_shape() : sources[i]->shape();
+        arena.add(target(slots[i]), shape, dtype(slots[i]));
     }
     arena.make(device, false);
     for (std::size_t i = 0; i < slots.size(); ++i)

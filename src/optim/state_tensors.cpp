@@ -34,6 +34,11 @@ Tensor Slot::kept_part(const Tensor& whole) const {
 
 Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
 
+Shape state_shape(const OptimizerImpl& optimizer, const Slot& slot, std::size_t k) {
+    const OptimizerType& kind = *optimizer.kind;
+    return kind.state_shape ? (*kind.state_shape)(kind.state[k], slot.param.shape()) : slot.kept_shape();
+}
+
 void prepare_state(OptimizerImpl& optimizer) {
     const Device device = optimizer.device();
     const auto numbers = std::int64_t(optimizer.kind->numbers.size());
@@ -98,7 +103,8 @@ void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t 
         Slot& slot = optimizer.slots[list.indices[i]];
         if (slot.state[k].defined()) continue;
         const unsigned used = used_state(optimizer, optimizer.groups[list.refs[i].group]);
-        if ((used >> k & 1) != 0) arena.add(slot.state[k], slot.kept_shape(), state_dtype(slot));
+        if ((used >> k & 1) != 0)
+            arena.add(slot.state[k], state_shape(optimizer, slot, k), state_dtype(slot));
     }
     arena.make(list.device, true);
 }
@@ -227,7 +233,7 @@ void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool c
     }
     for (std::size_t k = 0; k < slot.state.size(); ++k) {
         if ((used >> k & 1) == 0) continue;
-        make_or_move(slot.state[k], slot.kept_shape(), state_dtype(slot), slot.param.device());
+        make_or_move(slot.state[k], state_shape(optimizer, slot, k), state_dtype(slot), slot.param.device());
         if (optimizer.user == nullptr) ref.state[k] = raw(slot.state[k]);
     }
     ref.step = static_cast<float*>(raw(optimizer.steps)) + index * optimizer.kind->numbers.size();

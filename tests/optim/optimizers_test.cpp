@@ -156,6 +156,70 @@ TEST_CASE("LAMB follows its paper", "[optim]") {
     follows<LAMB>(expected, o);
 }
 
+TEST_CASE("RAdam follows PyTorch", "[optim]") {
+    follows<RAdam>(reference::radam, RAdamOptions{.lr = 0.05});
+    follows<RAdam>(reference::radam_decay,
+                   RAdamOptions{.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4, .weight_decay = 0.1});
+    follows<RAdam>(
+        reference::radam_decoupled,
+        RAdamOptions{
+            .lr = 0.05, .beta2 = 0.9, .weight_decay = 0.2, .decoupled_weight_decay = true, .maximize = true});
+}
+
+TEST_CASE("Adamax follows PyTorch", "[optim]") {
+    follows<Adamax>(reference::adamax, AdamaxOptions{.lr = 0.05});
+    follows<Adamax>(
+        reference::adamax_decay,
+        AdamaxOptions{
+            .lr = 0.05, .beta1 = 0.8, .beta2 = 0.5, .eps = 1e-3, .weight_decay = 0.1, .maximize = true});
+}
+
+TEST_CASE("Adadelta follows PyTorch", "[optim]") {
+    follows<Adadelta>(reference::adadelta, AdadeltaOptions{});
+    follows<Adadelta>(
+        reference::adadelta_decay,
+        AdadeltaOptions{.lr = 0.5, .rho = 0.7, .eps = 1e-2, .weight_decay = 0.1, .maximize = true});
+}
+
+TEST_CASE("ASGD follows PyTorch", "[optim]") {
+    follows<ASGD>(reference::asgd, ASGDOptions{.lr = 0.1});
+    follows<ASGD>(
+        reference::asgd_decay,
+        ASGDOptions{.lr = 0.1, .lambd = 0.2, .alpha = 0.6, .t0 = 3, .weight_decay = 0.1, .maximize = true});
+}
+
+TEST_CASE("ASGD averages the parameter from update t0 + 2 on", "[optim]") {
+    const Tensor w = zeros({1}).set_requires_grad();
+    ASGD optimizer({w}, {.lr = 1, .lambd = 0, .t0 = 2});
+    for (int t = 1; t <= 8; ++t) {
+        w.set_grad(-ones({1}));
+        optimizer.step();
+        const double average = optimizer.state_dict()["state.0.ax"].item<double>();
+        CHECK(average == Approx(t <= 4 ? t : (4 + t) / 2.0));
+    }
+}
+
+TEST_CASE("Rprop follows PyTorch", "[optim]") {
+    follows<Rprop>(reference::rprop, RpropOptions{});
+    follows<Rprop>(reference::rprop_bounds, RpropOptions{.lr = 0.05,
+                                                         .eta_minus = 0.4,
+                                                         .eta_plus = 1.7,
+                                                         .step_size_min = 0.03,
+                                                         .step_size_max = 0.09,
+                                                         .maximize = true});
+}
+
+TEST_CASE("Adafactor follows PyTorch", "[optim]") {
+    follows<Adafactor>(reference::adafactor, AdafactorOptions{.lr = 0.1});
+    follows<Adafactor>(reference::adafactor_decay, AdafactorOptions{.lr = 0.5,
+                                                                    .beta2_decay = -0.5,
+                                                                    .eps1 = 1e-2,
+                                                                    .eps2 = 0.05,
+                                                                    .d = 1.5,
+                                                                    .weight_decay = 0.1,
+                                                                    .maximize = true});
+}
+
 TEST_CASE("LAMB moves a parameter that is 0", "[optim]") {
     const Tensor w = zeros({2}).set_requires_grad();
     LAMB optimizer({w}, {.lr = 0.5, .weight_decay = 0});
@@ -175,7 +239,13 @@ const std::vector<Make> makers = {
     [](const Tensor& w) { return std::make_unique<Adagrad>(Tensors{w}, AdagradOptions{.lr_decay = 0.5}); },
     [](const Tensor& w) { return std::make_unique<NAdam>(Tensors{w}); },
     [](const Tensor& w) { return std::make_unique<Lion>(Tensors{w}); },
-    [](const Tensor& w) { return std::make_unique<LAMB>(Tensors{w}); }};
+    [](const Tensor& w) { return std::make_unique<LAMB>(Tensors{w}); },
+    [](const Tensor& w) { return std::make_unique<RAdam>(Tensors{w}, RAdamOptions{.beta2 = 0.9}); },
+    [](const Tensor& w) { return std::make_unique<Adamax>(Tensors{w}); },
+    [](const Tensor& w) { return std::make_unique<Adadelta>(Tensors{w}); },
+    [](const Tensor& w) { return std::make_unique<ASGD>(Tensors{w}, ASGDOptions{.lambd = 0.1, .t0 = 2}); },
+    [](const Tensor& w) { return std::make_unique<Rprop>(Tensors{w}); },
+    [](const Tensor& w) { return std::make_unique<Adafactor>(Tensors{w}); }};
 
 void step_with(Optimizer& optimizer, const Tensor& w, int t) {
     w.set_grad(test::tensor_of(gradient(t), {size}, float32, w.device()));
@@ -238,6 +308,17 @@ TEST_CASE("options of the new optimizers are checked, and can be changed by name
     CHECK_THROWS_WITH(NAdam({w}, {.momentum_decay = NAN}), Contains("NAdam: momentum_decay"));
     CHECK_THROWS_WITH(Lion({w}, {.beta2 = 1}), Contains("Lion: beta2 is 1"));
     CHECK_THROWS_WITH(LAMB({w}, {.beta1 = 1}), Contains("LAMB: beta1 is 1"));
+    CHECK_THROWS_WITH(RAdam({w}, {.beta2 = 1}), Contains("RAdam: beta2 is 1"));
+    CHECK_THROWS_WITH(Adamax({w}, {.eps = -1}), Contains("Adamax: eps is -1"));
+    CHECK_THROWS_WITH(Adadelta({w}, {.rho = 1}), Contains("Adadelta: rho is 1"));
+    CHECK_THROWS_WITH(ASGD({w}, {.t0 = -1}), Contains("ASGD: t0 is -1"));
+    CHECK_THROWS_WITH(Rprop({w}, {.eta_plus = 1}), Contains("Rprop: eta_plus is 1; it must be above 1"));
+    CHECK_THROWS_WITH(Rprop({w}, {.step_size_min = 60}), Contains("step_size_min is 60"));
+    CHECK_THROWS_WITH(Adafactor({w}, {.beta2_decay = 0.1}), Contains("beta2_decay is 0.1; it must be <= 0"));
+    CHECK_THROWS_WITH(Adafactor({w}, {.d = 0.5}), Contains("Adafactor: d is 0.5; it must be >= 1"));
+    RAdam radam({w}, {.decoupled_weight_decay = true});
+    CHECK_THROWS_WITH(radam.set_option("decoupled_weight_decay", 0.5, 0), Contains("it must be 0 or 1"));
+    CHECK(radam.to_string().find("decoupled_weight_decay=true") != std::string::npos);
     LAMB lamb({w});
     CHECK_THROWS_WITH(lamb.set_option("beta2", 1, 0), Contains("LAMB.set_option: beta2 is 1"));
     CHECK_THROWS_WITH(lamb.set_option("eps", -1, 0), Contains("eps is -1; it must be finite and >= 0"));

@@ -44,6 +44,79 @@ TEST_CASE("warm restarts follow PyTorch", "[optim]") {
     CHECK_THROWS_WITH(CosineAnnealingWarmRestarts(a.optimizer, {.t_0 = 0}), Contains("t_0 is 0"));
 }
 
+TEST_CASE("schedules of a factor follow PyTorch", "[optim]") {
+    Bench a, b, c, d, e;
+    MultiStepLR multi(a.optimizer, {.milestones = {7, 2, 4, 4}, .gamma = 0.5});
+    follows(reference::multi_step[0], a, multi);
+    ConstantLR constant(b.optimizer);
+    follows(reference::constant[0], b, constant);
+    LinearLR linear(c.optimizer, {.start_factor = 0.2, .end_factor = 0.7, .total_iters = 6});
+    follows(reference::linear[0], c, linear);
+    PolynomialLR polynomial(d.optimizer, {.total_iters = 6, .power = 1.7});
+    follows(reference::polynomial[0], d, polynomial);
+    MultiplicativeLR multiplicative(e.optimizer, [](std::int64_t t) { return 1 - 0.05 * double(t); });
+    follows(reference::multiplicative[0], e, multiplicative);
+    // The schedule of an earlier state begins anew.
+    Bench early;
+    e.optimizer.load_state_dict(early.optimizer.state_dict());
+    multiplicative.step();
+    CHECK(e.optimizer.lr() == 0.5);
+    CHECK_THROWS_WITH(ConstantLR(a.optimizer, {.factor = 1.5}), Contains("factor is 1.5"));
+    CHECK_THROWS_WITH(LinearLR(a.optimizer, {.start_factor = 0}), Contains("must be in (0, 1]"));
+    CHECK_THROWS_WITH(LinearLR(a.optimizer, {.total_iters = 0}), Contains("total_iters is 0"));
+    CHECK_THROWS_WITH(PolynomialLR(a.optimizer, {.power = -1}), Contains("power is -1"));
+    CHECK_THROWS_WITH(MultiStepLR(a.optimizer, {.gamma = NAN}), Contains("gamma is nan"));
+}
+
+TEST_CASE("cyclic rates follow PyTorch, the momentum too", "[optim]") {
+    for (const int row : {0, 1}) {
+        const char* const option = row == 0 ? "lr" : "momentum";
+        Bench a, b;
+        CyclicLR plain(a.optimizer, {.base_lr = 0.1, .max_lr = 0.9, .step_size_up = 3, .step_size_down = 2});
+        follows(reference::cyclic[row], a, plain, option);
+        CyclicLR halved(b.optimizer, {.base_lr = 0.1,
+                                      .max_lr = 0.9,
+                                      .step_size_up = 3,
+                                      .mode = CycleMode::triangular2,
+                                      .base_momentum = 0.5,
+                                      .max_momentum = 0.7});
+        follows(reference::cyclic_halved[row], b, halved, option);
+    }
+    Bench a, b;
+    CyclicLR range(a.optimizer, {.base_lr = 0.1,
+                                 .max_lr = 0.9,
+                                 .step_size_up = 4,
+                                 .mode = CycleMode::exp_range,
+                                 .gamma = 0.9,
+                                 .cycle_momentum = false});
+    follows(reference::cyclic_range[0], a, range);
+    CyclicLR function(b.optimizer, {.base_lr = 0.1,
+                                    .max_lr = 0.9,
+                                    .step_size_up = 4,
+                                    .scale_fn = [](double x) { return 1 / (1 + x); },
+                                    .scale_mode = CyclicLROptions::ScaleMode::iterations,
+                                    .cycle_momentum = false});
+    follows(reference::cyclic_function[0], b, function);
+    CHECK_THROWS_WITH(CyclicLR(a.optimizer, {.max_lr = 1, .step_size_down = 0}),
+                      Contains("step_size_down is 0"));
+    CHECK_THROWS_WITH(CyclicLR(a.optimizer, {.max_lr = -1}), Contains("max_lr is -1"));
+}
+
+TEST_CASE("the rates of weight averaging follow PyTorch", "[optim]") {
+    Bench a, b, c;
+    SWALR cosine(a.optimizer, {.swa_lr = 0.05, .anneal_steps = 5});
+    follows(reference::swa[0], a, cosine);
+    SWALR linear(b.optimizer, {.swa_lr = 0.05, .anneal_steps = 5, .anneal = Anneal::linear});
+    follows(reference::swa_linear[0], b, linear);
+    // After another schedule it begins at that schedule's rate.
+    const ExponentialLR before(c.optimizer, 0.5);
+    SWALR late(c.optimizer, before, {.swa_lr = 0.1, .start = 2, .anneal_steps = 2, .anneal = Anneal::linear});
+    follows({0.5, 0.25, 0.125, 0.1125, 0.1, 0.1}, c, late);
+    CHECK_THROWS_WITH(SWALR(a.optimizer, {.swa_lr = -1}), Contains("swa_lr is -1"));
+    const CyclicLR momentum(a.optimizer, {.max_lr = 1});
+    CHECK_THROWS_WITH(SWALR(a.optimizer, momentum, {}), Contains("changes the momentum"));
+}
+
 TEST_CASE("one cycle follows PyTorch, the momentum too", "[optim]") {
     for (const int row : {0, 1}) {
         const char* const option = row == 0 ? "lr" : "momentum";

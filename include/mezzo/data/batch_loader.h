@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "mezzo/data/batch_queue.h"
+#include "mezzo/data/collate.h"
 #include "mezzo/data/sampler.h"
 #include "mezzo/error.h"
 #include "mezzo/shard.h"
@@ -46,11 +47,14 @@ template <class D>
 concept BatchDataset = MapDataset<D> || StreamDataset<D>;
 
 struct BatchLoaderOptions {
-    std::int64_t batch_size = 64;
-    bool shuffle = false;    // a new order each epoch, fixed by seed and epoch; not for streams
-    bool drop_last = false;  // leave out the last batch when it is smaller
+    std::int64_t batch_size = 64;  // over all ranks
+    bool shuffle = false;          // a new order each epoch, fixed by seed and epoch; not for streams
+    bool drop_last = false;        // leave out the last batch when it is smaller
     std::uint64_t seed = 0;
     std::optional<Sampler> sampler = {};  // instead of `shuffle`; not for streams
+    // This rank's samples of every batch, as in DataLoaderOptions; collate gets these. Each rank reads the
+    // whole stream. A stream that reads the samples of one rank only takes no shard here.
+    Shard shard = {};
     // Number of threads that read samples and make batches, at most num_workers * prefetch_factor batches
     // ahead; 0: the calling thread makes them. Batches and exceptions are the same in both cases if get(),
     // next() and the collate function do not draw from the stream of manual_seed(): workers run ahead of the
@@ -76,13 +80,21 @@ template <class Dataset, class Collate> struct LoaderParts final : SharedObject 
     const Collate collate;
     const BatchLoaderOptions options;
     LoaderPosition next, position;
+    double weight = 1;
 };
 template <class Dataset, class Collate> using SharedParts =
     mezzo::detail::SharedHandle<LoaderParts<Dataset, Collate>>;
 
 template <class Batch> struct Made {
     Batch batch;
-    std::int64_t samples;
+    std::int64_t samples;  // over all ranks
+    double weight;
+};
+// The samples or indices of a rank's part of a batch.
+template <class Sample> struct Claimed {
+    std::vector<Sample> samples;
+    std::int64_t total;  // over all ranks
+    double weight;
 };
 
 template <class Dataset, class Collate> struct MapTypes {
@@ -97,7 +109,7 @@ template <class Dataset, class Collate> struct StreamTypes {
 
 template <class Dataset, class Collate> struct MapSource final : BatchSource {
     using Types = MapTypes<Dataset, Collate>;
-    using Indices = Box<std::vector<std::int64_t>>;
+    using Indices = Box<Claimed<std::int64_t>>;
     MapSource(const SharedParts<Dataset, Collate>& p, Tensor o, std::int64_t from)
         : parts(p),
           order(std::move(o)),
@@ -106,20 +118,23 @@ template <class Dataset, class Collate> struct MapSource final : BatchSource {
     SharedObject* claim() override {
         const std::int64_t size = parts->options.batch_size, count = std::min(size, total - next);
         if (count <= 0 || (parts->options.drop_last && count < size)) return nullptr;
-        std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
+        const ShardRows mine = parts->options.shard.slice(count);
+        std::vector<std::int64_t> indices(static_cast<std::size_t>(mine.count));
+        std::int64_t at = next + mine.first;
         for (std::int64_t& index : indices) {
-            index = order.defined() ? order.data<std::int64_t>()[next] : next;
-            ++next;
+            index = order.defined() ? order.data<std::int64_t>()[at] : at;
+            ++at;
         }
-        return new Indices(std::move(indices));
+        next += count;
+        return new Indices({std::move(indices), count, mine.weight});
     }
     SharedObject* make(SharedObject& claimed) const override {
-        const auto& indices = static_cast<Indices&>(claimed).value;
+        const auto& own = static_cast<Indices&>(claimed).value;
         std::vector<typename Types::Sample> samples;
-        samples.reserve(indices.size());
-        for (const std::int64_t index : indices) samples.push_back(parts->dataset.get(index));
+        samples.reserve(own.samples.size());
+        for (const std::int64_t index : own.samples) samples.push_back(parts->dataset.get(index));
         return new Box<Made<typename Types::Batch>>(
-            {parts->collate(std::move(samples)), std::int64_t(indices.size())});
+            {parts->collate(std::move(samples)), own.total, own.weight});
     }
     SharedParts<Dataset, Collate> parts;
     Tensor order;  // undefined: as stored
@@ -128,13 +143,14 @@ template <class Dataset, class Collate> struct MapSource final : BatchSource {
 
 template <class Dataset, class Collate> struct StreamSource final : BatchSource {
     using Types = StreamTypes<Dataset, Collate>;
-    using Samples = std::vector<typename Types::Sample>;
+    using Sample = typename Types::Sample;
+    using Samples = Box<Claimed<Sample>>;
     StreamSource(const SharedParts<Dataset, Collate>& p, const LoaderPosition& from)
         : parts(p), stream(parts->dataset.stream(from.epoch)), skip(from.samples) {}
     SharedObject* claim() override {
         for (; skip > 0 && !ended; --skip) ended = !stream.next();
         const std::int64_t size = parts->options.batch_size;
-        Samples samples;
+        std::vector<Sample> samples;
         while (!ended && std::int64_t(samples.size()) < size) {
             auto sample = stream.next();
             if (sample) samples.push_back(std::move(*sample));
@@ -142,12 +158,18 @@ template <class Dataset, class Collate> struct StreamSource final : BatchSource 
         }
         if (samples.empty() || (parts->options.drop_last && std::int64_t(samples.size()) < size))
             return nullptr;
-        return new Box<Samples>(std::move(samples));
+        const auto count = std::int64_t(samples.size());
+        const ShardRows mine = parts->options.shard.slice(count);
+        if (mine.count == count) return new Samples({std::move(samples), count, mine.weight});
+        std::vector<Sample> own;
+        for (std::int64_t i = mine.first; i < mine.first + mine.count; ++i)
+            own.push_back(std::move(samples[std::size_t(i)]));
+        return new Samples({std::move(own), count, mine.weight});
     }
     SharedObject* make(SharedObject& claimed) const override {
-        Samples& samples = static_cast<Box<Samples>&>(claimed).value;
-        const auto count = std::int64_t(samples.size());
-        return new Box<Made<typename Types::Batch>>({parts->collate(std::move(samples)), count});
+        auto& own = static_cast<Samples&>(claimed).value;
+        return new Box<Made<typename Types::Batch>>(
+            {parts->collate(std::move(own.samples)), own.total, own.weight});
     }
     SharedParts<Dataset, Collate> parts;
     typename Types::Stream stream;
@@ -175,11 +197,15 @@ public:
     using Batch = typename Types::Batch;
 
     // Throws Error(value) for a batch_size or prefetch_factor below 1, num_workers outside of [0, 1024],
-    // shuffle together with a sampler, and either of them for a stream.
+    // shuffle together with a sampler, either of them for a stream, and a shard whose rank is not in
+    // [0, size).
     BatchLoader(Dataset dataset, Collate collate, const BatchLoaderOptions& options = {})
         : parts_(new detail::LoaderParts<Dataset, Collate>(std::move(dataset), std::move(collate), options)) {
         detail::check_options(options, !is_map);
     }
+    // Batches are those of DefaultCollate.
+    explicit BatchLoader(Dataset dataset, const BatchLoaderOptions& options = {}) requires
+        std::same_as<Collate, DefaultCollate> : BatchLoader(std::move(dataset), {}, options) {}
     BatchLoader(const BatchLoader&) = delete;  // a copy would share the position
     BatchLoader& operator=(const BatchLoader&) = delete;
 
@@ -193,6 +219,9 @@ public:
     // the next one. After a `break` the next loop is the next epoch, while a run that is resumed from here
     // gets the rest of this one; after set_position(position()) the next loop does so, too.
     [[nodiscard]] LoaderPosition position() const { return parts_->position; }
+    // The weight of the batch returned last: multiply losses that are means over the batch by it if several
+    // ranks train.
+    [[nodiscard]] double weight() const { return parts_->weight; }
     // Sets the begin of the next loop. Throws Error(value) for a position that is negative, for an epoch of
     // 2^62 or more and, if the size is known, for a position beyond the end.
     void set_position(const LoaderPosition& position) {
@@ -206,6 +235,7 @@ public:
         using value_type = Batch;
         Batch& operator*() {
             parts_->position = {.epoch = epoch_, .samples = before_ + current().samples};
+            parts_->weight = current().weight;
             return current().batch;
         }
         Iterator& operator++() {
@@ -266,6 +296,8 @@ private:
     }
     Parts parts_;
 };
+template <BatchDataset Dataset> BatchLoader(Dataset, const BatchLoaderOptions& = {})
+    -> BatchLoader<Dataset, DefaultCollate>;
 
 }  // namespace mezzo::data
 

@@ -10,6 +10,7 @@
 #include <exception>
 #include <iterator>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,6 +37,13 @@ struct PrefetchOptions {
 template <class F> void each_tensor(Tensor& batch, F&& f) { f(batch); }
 template <class F> void each_tensor(Tensors& batch, F&& f) {
     for (Tensor& x : batch) f(x);
+}
+template <class A, class B, class F> void each_tensor(std::pair<A, B>& batch, F&& f) {
+    each_tensor(batch.first, f);
+    each_tensor(batch.second, f);
+}
+template <class... T, class F> void each_tensor(std::tuple<T...>& batch, F&& f) {
+    std::apply([&](T&... parts) { (each_tensor(parts, f), ...); }, batch);
 }
 
 namespace detail {

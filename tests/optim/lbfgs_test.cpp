@@ -1,0 +1,233 @@
+// LBFGS against PyTorch, its state, and what it refuses.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "mezzo/mezzo.h"
+#include "tests/reference/optimizers.h"
+#include "tests/support/support.h"
+
+using namespace mezzo;
+using namespace mezzo::optim;
+using Catch::Matchers::Contains;
+
+namespace {
+
+// The function and start of tools/reference_optim.py.
+struct Valley {
+    Tensor x, y;
+    double sign = 1;
+    int evaluations = 0;
+
+    explicit Valley(Dtype dtype = float64, Device device = cpu_device)
+        : x(test::tensor_of({-1.2, 1}, {2}, dtype, device).set_requires_grad()),
+          y(test::tensor_of({0.5}, {}, dtype, device).set_requires_grad()) {}
+    Tensor loss() const {
+        const Tensor a = x.to(float64), first = a.select(0, 0), second = a.select(0, 1);
+        return sign * (10 * square(second - square(first)) + square(1 - first) +
+                       square(square(first - y.to(float64))));
+    }
+    Tensor step(LBFGS& optimizer) {
+        return optimizer.step([&] {
+            ++evaluations;
+            optimizer.zero_grad();
+            const Tensor value = loss();
+            value.backward();
+            return value;
+        });
+    }
+    std::vector<double> values() const {
+        std::vector<double> all = test::doubles(x);
+        all.push_back(y.item<double>());
+        return all;
+    }
+};
+
+template <int steps>
+void follows(const double (&expected)[steps][5], const LBFGSOptions& options, double slack = 1e-9) {
+    for (const Device device : test::devices()) {
+        Valley valley(float64, device);
+        valley.sign = options.maximize ? -1 : 1;
+        LBFGS optimizer({valley.x, valley.y}, options);
+        for (int t = 0; t < steps; ++t) {
+            INFO("step " << t);
+            const double loss = valley.step(optimizer).item<double>();
+            const std::vector<double> actual = valley.values();
+            for (std::size_t i = 0; i < 3; ++i)
+                CHECK(actual[i] == Approx(expected[t][i]).epsilon(slack).margin(slack));
+            CHECK(loss == Approx(expected[t][3]).epsilon(slack).margin(slack));
+            CHECK(valley.evaluations == int(expected[t][4]));
+            CHECK(optimizer.state_dict()["lbfgs.func_evals"].item<double>() == expected[t][4]);
+        }
+        CHECK(optimizer.applied_steps() == steps);
+    }
+}
+
+const LBFGSOptions wolfe{.max_iter = 4, .line_search_fn = LineSearch::strong_wolfe};
+
+}  // namespace
+
+TEST_CASE("LBFGS follows PyTorch", "[optim]") {
+    follows(reference::lbfgs, {.lr = 0.1});
+    follows(reference::lbfgs_short, {.lr = 0.3, .max_iter = 5, .history_size = 2, .maximize = true});
+    follows(reference::lbfgs_wolfe, wolfe);
+    follows(reference::lbfgs_wolfe_short,
+            {.max_iter = 6, .max_eval = 5, .history_size = 3, .line_search_fn = LineSearch::strong_wolfe});
+}
+
+TEST_CASE("LBFGS finds the minimum in every dtype", "[optim]") {
+    for (const Device device : test::devices())
+        for (const Dtype dtype : {float32, float64, float16, bfloat16}) {
+            INFO(name(dtype));
+            Valley valley(dtype, device);
+            LBFGS optimizer({valley.x, valley.y}, {.line_search_fn = LineSearch::strong_wolfe});
+            if (is_16bit(dtype)) optimizer.use_master_weights();
+            for (int t = 0; t < 6; ++t) valley.step(optimizer);
+            // With masters the loss is that of the rounded parameters, which has no gradient between them.
+            const double slack = dtype == float64 ? 1e-2 : dtype == float32 ? 2e-2 : 0.15;
+            for (const double v : valley.values()) CHECK(v == Approx(1).margin(slack));
+            for (const Tensor& p : optimizer.parameters()) CHECK(p.dtype() == dtype);
+            for (std::size_t i = 0; i < 2; ++i)
+                CHECK(test::doubles(optimizer.master_parameters()[i].detach().to(dtype)) ==
+                      test::doubles(optimizer.parameters()[i]));
+        }
+}
+
+TEST_CASE("LBFGS continues bit for bit from its state", "[optim]") {
+    for (const LBFGSOptions& options : {wolfe, LBFGSOptions{.lr = 0.1, .max_iter = 4, .history_size = 3}}) {
+        Valley straight, other;
+        LBFGS one({straight.x, straight.y}, options), two({other.x, other.y}, options);
+        const StateDict fresh = one.state_dict();
+        for (int t = 0; t < 2; ++t) straight.step(one);
+        other.x.detach().copy_(straight.x.detach());
+        other.y.detach().copy_(straight.y.detach());
+        two.load_state_dict(one.state_dict());
+        Optimizer& base = two;
+        CHECK(base.state_dict().size() == one.state_dict().size());  // also through the base class
+        for (int t = 0; t < 2; ++t) {
+            straight.step(one);
+            other.step(two);
+        }
+        CHECK(other.values() == straight.values());
+        two.load_state_dict(fresh);
+        CHECK(two.state_dict()["lbfgs.n_iter"].item<double>() == 0);
+        CHECK_FALSE(two.state_dict().contains("lbfgs.d"));
+    }
+}
+
+TEST_CASE("LBFGS refuses states that do not fit, with nothing changed", "[optim]") {
+    Valley valley;
+    LBFGS optimizer({valley.x, valley.y}, wolfe);
+    valley.step(optimizer);
+    const StateDict state = optimizer.state_dict();
+    const auto refuses = [&](const char* name, const Tensor& value, const char* text) {
+        StateDict changed;
+        for (const auto& entry : state)
+            if (entry.first != name) changed.push_back(entry);
+        if (value.defined()) changed.emplace_back(name, value);
+        CHECK_THROWS_WITH(optimizer.load_state_dict(changed), Contains(text));
+        const StateDict now = optimizer.state_dict();
+        for (std::size_t i = 0; i < state.size(); ++i)
+            CHECK(test::doubles(now[i].second) == test::doubles(state[i].second));
+    };
+    refuses("lbfgs.n_iter", {}, "lbfgs.n_iter is missing");
+    refuses("lbfgs.n_iter", scalar(0.5, {.dtype = float64}), "must be a whole number");
+    refuses("lbfgs.d", ones({2}), "lbfgs.d has shape [2]; it must be [3]");
+    refuses("lbfgs.old_stps", {}, "lbfgs.old_stps is missing");
+    refuses("lbfgs.old_dirs", ones({1, 3}, {.dtype = int32}), "lbfgs.old_dirs");
+    refuses("lbfgs.more", ones({1}), "1 entries lbfgs.");
+    refuses("groups.0.lr", {}, "groups.0.lr is missing");
+    CHECK_THROWS_WITH(SGD({valley.x}).load_state_dict(state), Contains("another type"));
+}
+
+TEST_CASE("LBFGS works with a schedule", "[optim]") {
+    Valley valley;
+    LBFGS optimizer({valley.x, valley.y}, {.lr = 0.5, .max_iter = 2});
+    ExponentialLR schedule(optimizer, 0.5);
+    for (int t = 0; t < 3; ++t) {
+        valley.step(optimizer);
+        schedule.step();
+    }
+    CHECK(optimizer.lr() == 0.5 / 8);
+}
+
+TEST_CASE("LBFGS: a closure that throws, or a loss that is not finite, changes nothing", "[optim]") {
+    for (const LineSearch search : {LineSearch::none, LineSearch::strong_wolfe}) {
+        Valley valley, same;
+        const LBFGSOptions options{.lr = 0.1, .max_iter = 4, .line_search_fn = search};
+        LBFGS optimizer({valley.x, valley.y}, options), other({same.x, same.y}, options);
+        valley.step(optimizer);
+        same.step(other);
+        const std::vector<double> before = valley.values();
+        int calls = 0;
+        CHECK_THROWS_WITH(optimizer.step([&]() -> Tensor {
+            if (++calls == 3) throw std::runtime_error("no data");
+            optimizer.zero_grad();
+            const Tensor loss = valley.loss();
+            loss.backward();
+            return loss;
+        }),
+                          Contains("no data"));
+        CHECK(calls == 3);
+        CHECK(valley.values() == before);
+        const Tensor loss = optimizer.step([&] {
+            optimizer.zero_grad();
+            const Tensor infinite = valley.loss() * std::numeric_limits<double>::infinity();
+            infinite.backward();
+            return infinite;
+        });
+        CHECK(std::isinf(loss.item<double>()));
+        CHECK(valley.values() == before);
+        CHECK(optimizer.skipped_steps() == 1);
+        CHECK(optimizer.applied_steps() == 1);
+        valley.step(optimizer);
+        same.step(other);
+        CHECK(valley.values() == same.values());
+    }
+}
+
+TEST_CASE("LBFGS refuses a GradScaler, a step without a closure, and options out of their range", "[optim]") {
+    Valley valley;
+    LBFGS optimizer({valley.x, valley.y});
+    const std::vector<double> before = valley.values();
+    amp::GradScaler scaler({.init_scale = 8});
+    const auto scaled = [&] {
+        optimizer.zero_grad();
+        const Tensor loss = valley.loss();
+        scaler.scale(loss).backward();
+        return loss;
+    };
+    CHECK_THROWS_WITH(optimizer.step(scaled),
+                      Contains("the gradient of parameter 0 is scaled") && Contains("GradScaler"));
+    scaled();
+    CHECK_THROWS_WITH(scaler.step(optimizer), Contains("call step(closure)"));
+    Optimizer& base = optimizer;
+    CHECK_THROWS_WITH(base.step(), Contains("LBFGS.step: it evaluates the loss several times"));
+    CHECK_THROWS_WITH(optimizer.step([&] { return valley.x; }), Contains("one number"));
+    CHECK_THROWS_WITH(optimizer.step([&] { return Tensor(); }), Contains("one number"));
+    CHECK(valley.values() == before);
+    valley.step(optimizer);
+    CHECK(valley.values() != before);
+    CHECK_THROWS_WITH(LBFGS({valley.x}, {.max_iter = 0}), Contains("max_iter is 0"));
+    CHECK_THROWS_WITH(LBFGS({valley.x}, {.max_eval = 0}), Contains("max_eval is 0"));
+    CHECK_THROWS_WITH(LBFGS({valley.x}, {.history_size = 0}), Contains("history_size 0"));
+    CHECK_THROWS_WITH(LBFGS({valley.x}, {.tolerance_grad = -1}), Contains("tolerance_grad is -1"));
+}
+
+TEST_CASE("LBFGS: parameters without a gradient stay, and Autocast computes in 16 bit", "[optim]") {
+    manual_seed(5);
+    nn::Linear used(3, 2), unused(2, 2);
+    const Tensor x = randn({16, 3}), y = matmul(x, Tensor::from({1, 2, 3, 4, 5, 6}, {3, 2}));
+    LBFGS optimizer({used.weight, unused.weight, used.bias}, {.line_search_fn = LineSearch::strong_wolfe});
+    const std::vector<double> before = test::doubles(unused.weight);
+    const auto closure = [&] {
+        optimizer.zero_grad();
+        const amp::Autocast scope({.dtype = bfloat16});
+        const Tensor loss = mse_loss(used(x).to(float32), y);
+        loss.backward();
+        return loss;
+    };
+    const double first = optimizer.step(closure).item<double>();
+    CHECK(optimizer.step(closure).item<double>() < first / 100);
+    CHECK(test::doubles(unused.weight) == before);
+}
