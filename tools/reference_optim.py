@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/reference/optimizers.h: trajectories of optimizers in float64, schedules, and averaged weights from PyTorch (2.1 or later).
+"""Writes tests/reference/optimizers.h, trajectories of optimizers in float64, and tests/reference/schedules.h, schedules and averaged
+weights, from PyTorch (2.15 or later).
 
-Usage: tools/reference_optim.py > tests/reference/optimizers.h
+Usage: tools/reference_optim.py optimizers > tests/reference/optimizers.h
+       tools/reference_optim.py schedules > tests/reference/schedules.h
 """
+import sys
+
 import torch
 
 from reference import START, STEPS, gradients
@@ -100,9 +104,7 @@ def averaged(name, **settings):
     array(name, rows)
 
 
-def main():
-    print("// Written by tools/reference_optim.py with PyTorch " + torch.__version__.split("+")[0] + "; do not edit.")
-    print("#pragma once\n\nnamespace reference {\n")
+def optimizers():
     trajectory("adam_amsgrad", optim.Adam, lr=0.05, amsgrad=True, weight_decay=0.1, betas=(0.8, 0.5))
     trajectory("adamw_amsgrad", optim.AdamW, lr=0.05, amsgrad=True, weight_decay=0.3, betas=(0.8, 0.5), maximize=True)
     trajectory("rmsprop", optim.RMSprop, lr=0.05)
@@ -140,6 +142,9 @@ def main():
     lbfgs("lbfgs_short", lr=0.3, max_iter=5, history_size=2, maximize=True)
     lbfgs("lbfgs_wolfe", max_iter=4, line_search_fn="strong_wolfe")
     lbfgs("lbfgs_wolfe_short", max_iter=6, max_eval=5, history_size=3, line_search_fn="strong_wolfe")
+
+
+def schedules():
     rates("multi_step", lr.MultiStepLR, 9, milestones=[7, 2, 4, 4], gamma=0.5)
     rates("constant", lr.ConstantLR, 7)
     rates("linear", lr.LinearLR, 8, start_factor=0.2, end_factor=0.7, total_iters=6)
@@ -166,6 +171,12 @@ def main():
     plateau("plateau_max", mode="max", factor=0.1, patience=2, threshold=0.05, threshold_mode="abs", cooldown=2, min_lr=0.01)
     averaged("average")
     averaged("average_ema", multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn(0.8))
+
+
+def main():
+    print("// Written by tools/reference_optim.py with PyTorch " + torch.__version__.split("+")[0] + "; do not edit.")
+    print("#pragma once\n\nnamespace reference {\n")
+    {"optimizers": optimizers, "schedules": schedules}[sys.argv[1]]()
     print("\n}  // namespace reference")
 
 

@@ -32,10 +32,11 @@ struct LBFGSOptions {
     bool maximize = false;
 };
 
-// L-BFGS (Nocedal 1980; Nocedal and Wright, Numerical Optimization, algorithm 7.5), with PyTorch's conventions:
-// the first iteration goes along the gradient, min(1, 1 / |g|_1) lr far. The line search looks for a point that
-// satisfies the strong Wolfe conditions, with cubic interpolation. Works with schedules and with 16-bit
-// parameters that have master weights. A step waits for the device; step() counts as one applied step.
+// L-BFGS (Nocedal 1980; Nocedal and Wright, Numerical Optimization, algorithm 7.5), with PyTorch's
+// conventions: the first iteration goes along the gradient, min(1, 1 / |g|_1) lr far. The line search looks
+// for a point that satisfies the strong Wolfe conditions, with cubic interpolation. Works with schedules and
+// with 16-bit parameters that have master weights. A step waits for the device; step() counts as one applied
+// step.
 //
 // A GradScaler cannot be used: gradients and losses of several evaluations must have one scale.
 // GradScaler::step() and Optimizer::step() without a closure throw Error(state), and step() does so for a
@@ -47,9 +48,9 @@ public:
     explicit LBFGS(const Tensors& params, const LBFGSOptions& options = {});
     explicit LBFGS(const StateDict& named_params, const LBFGSOptions& options = {});
 
-    // Runs up to max_iter iterations, and returns the first loss. closure() clears the gradients, computes the
-    // loss, runs backward() and returns the loss, one number; it is called with gradients enabled, and must
-    // compute the same function each time. If the first loss or a gradient there is not finite, nothing
+    // Runs up to max_iter iterations, and returns the first loss. closure() clears the gradients, computes
+    // the loss, runs backward() and returns the loss, one number; it is called with gradients enabled, and
+    // must compute the same function each time. If the first loss or a gradient there is not finite, nothing
     // changes, and the step counts as skipped. If closure() throws, the parameters get back their values.
     // Throws Error(value) for a loss that is not one number, Error(device) for parameters on several devices,
     // and Error(state) inside a captured step.

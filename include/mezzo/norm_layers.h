@@ -88,6 +88,12 @@ public:
     const char* type_name() const override { return "BatchNorm2d"; }
 };
 
+// Makes the running statistics of all batch norms in `net` the means over the batches of one pass: pass()
+// calls `net` with each of them. It runs in training mode and without gradients; momentum and modes are as
+// before afterwards, also if pass() throws. For weights that are not those of the training, such as those of
+// optim::AveragedModel::copy_to().
+void update_bn(Module& net, const autograd::Callback<void()>& pass);
+
 struct GroupNormLayerOptions {
     double eps = 1e-5;
     bool affine = true;  // false: neither weight nor bias

@@ -30,9 +30,9 @@ struct LAMBOptions {
     bool maximize = false;
 };
 
-// RAdam (Liu et al., arXiv 1908.03265): Adam whose step is multiplied by r = sqrt((p - 4) (p - 2) q / ((q - 4)
-// (q - 2) p)), with q = 2 / (1 - beta2) - 1 and p = q - 2 t beta2^t / (1 - beta2^t) in update t. If p <= 5,
-// w -= lr m / (1 - beta1^t).
+// RAdam (Liu et al., arXiv 1908.03265): in update t w -= lr m / (1 - beta1^t) as long as p <= 5, then Adam's
+// step times sqrt((p - 4) (p - 2) q / ((q - 4) (q - 2) p)), where q = 2 / (1 - beta2) - 1 and
+// p = q - 2 t beta2^t / (1 - beta2^t).
 struct RAdamOptions {
     double lr = 1e-3;
     double beta1 = 0.9, beta2 = 0.999;  // in [0, 1)
@@ -74,9 +74,9 @@ struct ASGDOptions {
     bool maximize = false;
 };
 
-// Resilient backpropagation (Riedmiller and Braun 1993), for gradients of all samples: each element has a step
-// size, lr at first, which is multiplied by eta_plus if the gradient's sign stays, and by eta_minus if it
-// changes; then the element does not move. w -= sign(g) step size.
+// Resilient backpropagation (Riedmiller and Braun 1993), for gradients of all samples: each element has a
+// step size, lr at first, which is multiplied by eta_plus if the gradient's sign stays, and by eta_minus if
+// it changes; then the element does not move. w -= sign(g) step size.
 struct RpropOptions {
     double lr = 1e-2;                                 // the first step size of each element
     double eta_minus = 0.5, eta_plus = 1.2;           // in [0, 1), and above 1
@@ -84,10 +84,10 @@ struct RpropOptions {
     bool maximize = false;
 };
 
-// Adafactor (Shazeer and Stern, arXiv 1804.04235), with PyTorch's conventions. The mean squares of a parameter
-// with two or more dimensions are the product of the means over its last dimension and over the one before,
-// which are the state: v = v + t^beta2_decay (g^2 - v), with u = g / max(sqrt(v), eps1) and w -= a u /
-// max(1, rms(u) / d), where a = max(eps2, rms(w)) min(lr, 1 / sqrt(t)) in update t. Weight decay is decoupled.
+// Adafactor (Shazeer and Stern, arXiv 1804.04235), with PyTorch's conventions: v += t^beta2_decay (g^2 - v);
+// u = g / max(sqrt(v), eps1); w -= a u / max(1, rms(u) / d) with a = max(eps2, rms(w)) min(lr, 1 / sqrt(t)) in
+// update t. rms is the root mean square. For a parameter with two or more dimensions the state has only the
+// means of v over the last dimension and over the one before, and their product stands for v.
 struct AdafactorOptions {
     double lr = 1e-2;
     double beta2_decay = -0.8;  // <= 0

@@ -13,22 +13,6 @@ namespace mezzo::data {
 
 namespace detail {
 
-Tensor stacked(const Tensors& samples) { return stack(samples); }
-
-Tensors stacked_lists(const std::vector<Tensors>& samples) {
-    Tensors batch;
-    for (std::size_t i = 0; !samples.empty() && i < samples[0].size(); ++i) {
-        Tensors part;
-        for (const Tensors& sample : samples) {
-            check(sample.size() == samples[0].size(), ErrorKind::shape, "DefaultCollate: samples of ",
-                  samples[0].size(), " and ", sample.size(), " tensors cannot be in one batch");
-            part.push_back(sample[i]);
-        }
-        batch.push_back(stack(part));
-    }
-    return batch;
-}
-
 void check_index(const char* op, std::int64_t index, std::int64_t size) {
     check(index >= 0 && index < size, ErrorKind::value, op, ": index ", index, " of ", size, " samples");
 }
@@ -106,6 +90,22 @@ std::vector<Dataset> random_split(const Dataset& dataset, const std::vector<Scal
         parts.push_back({index_select(dataset.x, 0, index), index_select(dataset.y, 0, index)});
     }
     return parts;
+}
+
+Tensor DefaultCollate::stacked(const Tensors& samples) { return stack(samples); }
+
+Tensors DefaultCollate::stacked_lists(const std::vector<Tensors>& samples) {
+    Tensors batch;
+    for (std::size_t i = 0; !samples.empty() && i < samples[0].size(); ++i) {
+        Tensors part;
+        for (const Tensors& sample : samples) {
+            check(sample.size() == samples[0].size(), ErrorKind::shape, "DefaultCollate: samples of ",
+                  samples[0].size(), " and ", sample.size(), " tensors cannot be in one batch");
+            part.push_back(sample[i]);
+        }
+        batch.push_back(stack(part));
+    }
+    return batch;
 }
 
 TensorDataset::TensorDataset(Tensors tensors) : tensors_(std::move(tensors)) {

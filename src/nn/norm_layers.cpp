@@ -1,10 +1,14 @@
 #include "mezzo/norm_layers.h"
+#include "mezzo/eval_mode.h"
 #include "mezzo/module_scope.h"
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::nn {
@@ -68,6 +72,30 @@ Tensor BatchNorm2d::operator()(const Tensor& x, const BatchNormCall& also) const
     check(x.dim() == 4, ErrorKind::shape, "BatchNorm2d: input ", x.shape(),
           " is not [batch, height, width, channels]");
     return normalised(x, also);
+}
+
+void update_bn(Module& net, const autograd::Callback<void()>& pass) {
+    // Batch norms whose momentum is cumulative_average for the time of the pass.
+    struct Averaging {
+        ~Averaging() {
+            for (const auto& [norm, momentum] : norms) norm->momentum = momentum;
+        }
+        std::vector<std::pair<BatchNorm*, double>> norms;
+    } averaging;
+    const NoGrad no_grad;
+    for (const auto& [path, module] : net.named_modules()) {
+        auto* const norm = dynamic_cast<BatchNorm*>(module);
+        if (norm == nullptr || !norm->running_mean.defined()) continue;
+        norm->running_mean.zero_();
+        norm->running_var.copy_(ones_like(norm->running_var));
+        norm->num_batches_tracked.zero_();
+        averaging.norms.emplace_back(norm, norm->momentum);
+        norm->momentum = cumulative_average;
+    }
+    if (averaging.norms.empty()) return;
+    const EvalMode modes(net);  // restores them
+    net.train();
+    pass();
 }
 
 GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormLayerOptions& options)

@@ -105,7 +105,8 @@ private:
         }
         return ends[low];
     }
-    // The length to try next. Near a bound of the bracket, for the second time or on it, a tenth inside of it.
+    // The length to try next: a tenth inside of the bracket if the cubic's minimum is on a bound, or near one
+    // for the second time.
     static double next_length(const Point (&ends)[2], bool& hesitant) {
         const double low = std::min(ends[0].length, ends[1].length);
         const double high = std::max(ends[0].length, ends[1].length), margin = 0.1 * (high - low);

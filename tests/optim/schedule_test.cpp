@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "mezzo/mezzo.h"
-#include "tests/reference/optimizers.h"
 #include "tests/reference/pytorch.h"
+#include "tests/reference/schedules.h"
 #include "tests/support/support.h"
 
 using namespace mezzo;
@@ -308,4 +308,32 @@ TEST_CASE("two schedulers that step one optimizer are an error that names the fi
         copy.step();  // a copy is the same scheduler
     }
     CHECK(other.optimizer.lr() == Approx(0.5 * 0.9));
+}
+
+TEST_CASE("update_bn: running statistics of a pass over the data", "[optim]") {
+    manual_seed(2);
+    nn::Sequential net(nn::Linear(3, 4), nn::BatchNorm1d(4, {.momentum = 0.3}), nn::ReLU(), nn::Dropout(0.5));
+    net.eval();
+    net[0].train();  // a mode that must come back
+    const std::vector<Tensor> batches{randn({8, 3}), randn({8, 3}) * 3 + 1};
+    net(batches[0]);
+    int recorded = 0;
+    nn::update_bn(net, [&] {
+        CHECK(net.training());
+        for (const Tensor& x : batches) recorded += net(x).requires_grad();
+    });
+    CHECK(recorded == 0);
+    CHECK_FALSE(net.training());
+    CHECK(net[0].training());
+    const StateDict state = net.state_dict();
+    CHECK(state["1.num_batches_tracked"].item<double>() == 2);
+    Tensor expected = zeros({4});
+    const NoGrad plain;
+    for (const Tensor& x : batches)
+        expected = expected + mean(linear(x, state["0.weight"], state["0.bias"]), {0}) / 2;
+    CHECK(all_close(state["1.running_mean"], expected, 1e-5));
+    CHECK(net.to_string().find("momentum=0.3") != std::string::npos);
+    CHECK_THROWS_WITH(nn::update_bn(net, [] { throw std::runtime_error("no data"); }), "no data");
+    CHECK(net.to_string().find("momentum=0.3") != std::string::npos);
+    CHECK_FALSE(net.training());
 }

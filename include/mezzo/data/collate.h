@@ -20,11 +20,6 @@ namespace mezzo::data {
 
 namespace detail {
 
-// Stacks tensors along a new first dimension. Error(shape) if their shapes differ.
-[[nodiscard]] Tensor stacked(const Tensors& samples);
-// Error(shape) if a sample has another number of tensors than the first.
-[[nodiscard]] Tensors stacked_lists(const std::vector<Tensors>& samples);
-
 template <class T> inline constexpr bool is_tuple = false;
 template <class... T> inline constexpr bool is_tuple<std::tuple<T...>> = true;
 template <class A, class B> inline constexpr bool is_tuple<std::pair<A, B>> = true;
@@ -39,9 +34,9 @@ template <class A, class B> inline constexpr bool is_tuple<std::pair<A, B>> = tr
 struct DefaultCollate {
     template <class Sample> auto operator()(const std::vector<Sample>& samples) const {
         if constexpr (std::is_same_v<Sample, Tensor>) {
-            return detail::stacked(samples);
+            return stacked(samples);
         } else if constexpr (std::is_same_v<Sample, Tensors>) {
-            return detail::stacked_lists(samples);
+            return stacked_lists(samples);
         } else if constexpr (detail::is_tuple<Sample>) {
             return parts(samples, static_cast<Sample*>(nullptr));
         } else if constexpr (std::is_arithmetic_v<Sample>) {
@@ -55,6 +50,10 @@ struct DefaultCollate {
     }
 
 private:
+    // Stacks tensors along a new first dimension. Error(shape) if their shapes differ.
+    static Tensor stacked(const Tensors& samples);
+    // Error(shape) if a sample has another number of tensors than the first.
+    static Tensors stacked_lists(const std::vector<Tensors>& samples);
     template <class A, class B>
     auto parts(const std::vector<std::pair<A, B>>& samples, std::pair<A, B>*) const {
         return std::pair((*this)(part<0, A>(samples)), (*this)(part<1, B>(samples)));

@@ -79,8 +79,8 @@ struct RandomSplitOptions {
     std::uint64_t seed = 0;  // of the order
 };
 // Splits the numbers from 0 to n - 1, in random order, into parts of these lengths, which add up to n, or of
-// these shares, which add up to 1: then each part has the whole part of n * share, and the first parts one more
-// until all are distributed. Error(value) for other lengths and for a share outside of [0, 1].
+// these shares, which add up to 1: then each part has the whole part of n * share, and the first parts one
+// more until all are distributed. Error(value) for other lengths and for a share outside of [0, 1].
 [[nodiscard]] std::vector<std::vector<std::int64_t>> random_split(std::int64_t n,
                                                                   const std::vector<Scalar>& lengths,
                                                                   const RandomSplitOptions& options = {});
@@ -134,8 +134,8 @@ private:
 // Rows of tensors as samples: get(i) returns x[i] of each tensor.
 class TensorDataset {
 public:
-    // Error(value) if there is no tensor or one is undefined, Error(shape) if first sizes differ, Error(device)
-    // for a tensor that is not on the CPU.
+    // Error(value) if there is no tensor or one is undefined, Error(shape) if first sizes differ,
+    // Error(device) for a tensor that is not on the CPU.
     explicit TensorDataset(Tensors tensors);
     [[nodiscard]] std::int64_t size() const { return tensors_[0].size(0); }
     [[nodiscard]] const Tensors& tensors() const { return tensors_; }
