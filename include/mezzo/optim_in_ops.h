@@ -85,9 +85,9 @@ struct RpropOptions {
 };
 
 // Adafactor (Shazeer and Stern, arXiv 1804.04235), with PyTorch's conventions: v += t^beta2_decay (g^2 - v);
-// u = g / max(sqrt(v), eps1); w -= a u / max(1, rms(u) / d) with a = max(eps2, rms(w)) min(lr, 1 / sqrt(t)) in
-// update t. rms is the root mean square. For a parameter with two or more dimensions the state has only the
-// means of v over the last dimension and over the one before, and their product stands for v.
+// u = g / max(sqrt(v), eps1); w -= a u / max(1, rms(u) / d) with a = max(eps2, rms(w)) min(lr, 1 / sqrt(t))
+// in update t. rms is the root mean square. For a parameter with two or more dimensions the state has only
+// the means of v over the last dimension and over the one before, and their product stands for v.
 struct AdafactorOptions {
     double lr = 1e-2;
     double beta2_decay = -0.8;  // <= 0

@@ -144,7 +144,7 @@ std::vector<CustomGroup> matrix_groups(std::vector<CustomGroup> groups) {
 }
 
 // The factors of a parameter of two or more dimensions, the means over its last and second to last one; of
-// other parameters the variance itself. What is not needed has no element.
+// other parameters the variance itself. The others are empty.
 Shape adafactor_state(const std::string& state, const Shape& parameter) {
     const int dims = parameter.size();
     if ((dims > 1) == (state == "variance")) return {0};

@@ -1,10 +1,14 @@
 // Code of docs/guide/training.md and data.md: each block is a case here.
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <fstream>
+#include <optional>
+#include <utility>
 
 #include "mezzo/data/batch_loader.h"
 #include "mezzo/data/loader.h"
 #include "mezzo/data/preprocess.h"
+#include "mezzo/data/subset.h"
 #include "mezzo/data/table.h"
 #include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
@@ -156,4 +160,82 @@ TEST_CASE("training document: a table", "[data]") {
     CHECK(loader.size() == 5);
     CHECK(test.size() == 20);
     CHECK(kinds.names == std::vector<std::string>{"cat", "dog"});
+}
+
+TEST_CASE("training document: Muon with AdamW", "[training]") {
+    mz::manual_seed(1);
+    mz::nn::Sequential net(mz::nn::Linear(6, 8), mz::nn::ReLU(), mz::nn::Linear(8, 2));
+    const mz::Tensor x = mz::randn({16, 6}), y = mz::randn({16, 2});
+    mz::amp::GradScaler scaler;
+    const double before = mz::mse_loss(net(x), y).item<double>();
+    // begin
+    mz::Tensors matrices, others;
+    for (const mz::Tensor& parameter : net.parameters())
+        (parameter.dim() == 2 ? matrices : others).push_back(parameter);
+    mz::optim::Muon muon(matrices, {.adjust_lr_fn = mz::optim::MuonAdjustLr::match_rms_adamw});
+    mz::optim::AdamW adamw(others);
+    for (int step = 0; step < 20; ++step) {
+        net.zero_grad();
+        const mz::Tensor loss = mz::mse_loss(net(x), y);
+        scaler.scale(loss).backward();
+        scaler.step(muon);
+        scaler.step(adamw);
+        scaler.update();
+    }
+    // end
+    CHECK(mz::mse_loss(net(x), y).item<double>() < before);
+}
+
+TEST_CASE("training document: LBFGS", "[training]") {
+    mz::manual_seed(1);
+    mz::nn::Linear net(3, 1);
+    const mz::Tensor x = mz::randn({32, 3}), y = mz::sum(x, {1}, {.keepdim = true});
+    // begin
+    mz::optim::LBFGS lbfgs(net.parameters(), {.line_search_fn = mz::optim::LineSearch::strong_wolfe});
+    const mz::Tensor first_loss = lbfgs.step([&] {
+        lbfgs.zero_grad();
+        const mz::Tensor loss = mz::mse_loss(net(x), y);
+        loss.backward();
+        return loss;
+    });
+    // end
+    CHECK(mz::mse_loss(net(x), y).item<double>() < first_loss.item<double>() * 1e-6);
+}
+
+TEST_CASE("training document: parts of a data set, and a stream", "[data]") {
+    const mz::test::Folder folder;
+    const std::string path = folder.write("lines.txt", "one\ntwo\nthree\nfour\nfive\n");
+    int steps = 0;
+    const auto train_step = [&](const mz::Tensor& x, const mz::Tensor& y) {
+        steps += int(x.size(1) == 2 && y.dtype() == mz::int64);
+    };
+    std::string read;
+    const auto train_on = [&](const std::vector<std::string>& lines) { read += lines.back() + " "; };
+    // begin
+    struct Points {
+        std::int64_t size() const { return 50; }
+        std::pair<mz::Tensor, std::int64_t> get(std::int64_t i) const {
+            return {mz::full({2}, double(i)), i % 3};
+        }
+    };
+    const auto parts = mz::data::random_split(Points{}, {0.8, 0.2}, {.seed = 1});  // or {40, 10}
+    mz::data::BatchLoader train(parts[0], {.batch_size = 8, .shuffle = true});
+    for (const auto& [x, y] : train) train_step(x, y);  // [8, 2], and int64 [8]
+
+    struct Lines {
+        std::string path;
+        struct Stream {
+            std::ifstream file;
+            std::optional<std::string> next() {
+                std::string line;
+                return std::getline(file, line) ? std::optional(line) : std::nullopt;
+            }
+        };
+        Stream stream(std::int64_t) const { return {std::ifstream(path)}; }
+    };
+    mz::data::BatchLoader lines(Lines{path}, {.batch_size = 2, .num_workers = 1});
+    for (const std::vector<std::string>& batch : lines) train_on(batch);
+    // end
+    CHECK(steps == 5);
+    CHECK(read == "two four five ");
 }
