@@ -68,6 +68,29 @@ def lbfgs(name, **options):
     array(name, rows)
 
 
+def lbfgs_kinks(name, count):
+    """Evaluations, loss and parameters after two steps on functions with kinks, one row per function."""
+    rows = []
+    for seed in range(count):
+        i = torch.arange(19, dtype=torch.float64)
+        values = torch.sin(1.7 * i * i + 3.1 * seed + i)
+        a, b = values[:12].reshape(4, 3), values[12:16]
+        x = torch.nn.Parameter(values[16:] * 3)
+        optimizer = optim.LBFGS([x], lr=5 if seed % 4 == 0 else 1, max_iter=8, history_size=4, line_search_fn="strong_wolfe")
+        evaluations = 0
+
+        def closure():
+            nonlocal evaluations
+            evaluations += 1
+            optimizer.zero_grad()
+            loss = (a @ x - b).abs().pow((1.05, 1.5, 3)[seed % 3]).sum() + 0.1 * x.exp().sum()
+            loss.backward()
+            return loss
+        losses = [optimizer.step(closure).item() for _ in range(2)]
+        rows.append([evaluations, losses[1], *x.tolist()])
+    array(name, rows)
+
+
 def rates(name, make, steps, options=("lr",), **settings):
     optimizer = optim.SGD([torch.nn.Parameter(START.clone())], lr=0.5, momentum=0.9)
     scheduler = make(optimizer, **settings)
@@ -141,6 +164,9 @@ def optimizers():
     lbfgs("lbfgs", lr=0.1)
     lbfgs("lbfgs_short", lr=0.3, max_iter=5, history_size=2, maximize=True)
     lbfgs("lbfgs_wolfe", max_iter=4, line_search_fn="strong_wolfe")
+    lbfgs("lbfgs_wolfe_slow", lr=1e-3, max_iter=6, line_search_fn="strong_wolfe")
+    lbfgs("lbfgs_wolfe_far", lr=50, max_iter=6, line_search_fn="strong_wolfe")
+    lbfgs_kinks("lbfgs_kinks", 12)
     lbfgs("lbfgs_wolfe_short", max_iter=6, max_eval=5, history_size=3, line_search_fn="strong_wolfe")
 
 

@@ -71,8 +71,47 @@ TEST_CASE("LBFGS follows PyTorch", "[optim]") {
     follows(reference::lbfgs, {.lr = 0.1});
     follows(reference::lbfgs_short, {.lr = 0.3, .max_iter = 5, .history_size = 2, .maximize = true});
     follows(reference::lbfgs_wolfe, wolfe);
+    // The line search widens its interval many times, and narrows it near its bounds.
+    LBFGSOptions slow = wolfe, far = wolfe;
+    slow.max_iter = far.max_iter = 6;
+    slow.lr = 1e-3;
+    far.lr = 50;
+    follows(reference::lbfgs_wolfe_slow, slow);
+    follows(reference::lbfgs_wolfe_far, far);
     follows(reference::lbfgs_wolfe_short,
             {.max_iter = 6, .max_eval = 5, .history_size = 3, .line_search_fn = LineSearch::strong_wolfe});
+}
+
+TEST_CASE("LBFGS follows PyTorch on functions with kinks", "[optim]") {
+    int seed = 0;
+    for (const auto& expected : reference::lbfgs_kinks) {
+        INFO("function " << seed);
+        std::vector<double> v;
+        for (int i = 0; i < 19; ++i) v.push_back(std::sin(1.7 * i * i + 3.1 * seed + i));
+        const Tensor a = Tensor::from(std::vector<double>(v.begin(), v.begin() + 12), {4, 3});
+        const Tensor b = Tensor::from(std::vector<double>(v.begin() + 12, v.begin() + 16), {4, 1});
+        const Tensor x =
+            (Tensor::from(std::vector<double>(v.begin() + 16, v.end()), {3, 1}) * 3.0).set_requires_grad();
+        const double powers[] = {1.05, 1.5, 3};
+        LBFGS optimizer({x}, {.lr = seed % 4 == 0 ? 5.0 : 1.0,
+                              .max_iter = 8,
+                              .history_size = 4,
+                              .line_search_fn = LineSearch::strong_wolfe});
+        int evaluations = 0;
+        const auto closure = [&] {
+            ++evaluations;
+            optimizer.zero_grad();
+            const Tensor loss = sum(pow(abs(matmul(a, x) - b), powers[seed % 3])) + 0.1 * sum(exp(x));
+            loss.backward();
+            return loss;
+        };
+        optimizer.step(closure);
+        CHECK(optimizer.step(closure).item<double>() == Approx(expected[1]).epsilon(1e-6));
+        CHECK(evaluations == int(expected[0]));
+        for (std::size_t i = 0; i < 3; ++i)
+            CHECK(test::doubles(x)[i] == Approx(expected[2 + i]).epsilon(1e-6).margin(1e-6));
+        ++seed;
+    }
 }
 
 TEST_CASE("LBFGS finds the minimum in every dtype", "[optim]") {
