@@ -12,6 +12,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,10 +39,10 @@ public:
 
     // A state by its name, in value's dtype and of value's shape or that of CustomType::state_shape; zeros
     // before the first update. Throws Error(value) for a name that CustomType::state does not list.
-    [[nodiscard]] Tensor& state(const std::string& name);
+    [[nodiscard]] Tensor& state(std::string_view name);
     // An option of the parameter's group. Error(value) for a name that CustomType::options does not list, and
     // for "lr", which is the tensor above.
-    [[nodiscard]] double option(const std::string& name) const;
+    [[nodiscard]] double option(std::string_view name) const;
 
 private:
     friend struct UpdateAccess;
@@ -80,6 +81,9 @@ public:
     CustomOptimizer(const CustomType& type, const std::vector<CustomGroup>& groups);
 
 protected:
+    // Takes over an optimizer that the library has made.
+    explicit CustomOptimizer(OptimizerImpl* impl);
+
     // Computes the new value and state of one parameter with ops. It is called once per parameter with a
     // gradient, inside NoGrad and without autocast. The results are stored after all parameters have been
     // computed, so that an exception in update() changes neither optimizer nor parameters. step() throws for

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "mezzo/custom_optimizer.h"
@@ -24,7 +23,7 @@ struct [[gnu::visibility("hidden")]] LBFGSStep;  // src/optim/lbfgs.cpp
 struct LBFGSOptions {
     double lr = 1;
     std::int64_t max_iter = 20;                    // iterations of a step
-    std::optional<std::int64_t> max_eval = {};     // evaluations of a step; by default max_iter * 5 / 4
+    std::int64_t max_eval = 0;                     // evaluations of a step; 0: max_iter * 5 / 4
     double tolerance_grad = 1e-7;                  // ends the step: no gradient is larger than this
     double tolerance_change = 1e-9;                // ends the step: loss or parameters change by less
     std::int64_t history_size = 100;               // > 0: each is two copies of the parameters

@@ -79,7 +79,7 @@ struct ASGDOptions {
 // it changes; then the element does not move. w -= sign(g) step size.
 struct RpropOptions {
     double lr = 1e-2;                                 // the first step size of each element
-    double eta_minus = 0.5, eta_plus = 1.2;           // in [0, 1), and above 1
+    double eta_minus = 0.5, eta_plus = 1.2;           // in [0, 1), and >= 1
     double step_size_min = 1e-6, step_size_max = 50;  // bounds of the step sizes
     bool maximize = false;
 };
@@ -120,9 +120,9 @@ struct MuonOptions {
     MuonAdjustLr adjust_lr_fn = MuonAdjustLr::original;
 };
 
-// Defines for each optimizer its class, and a group: parameters that share options. Constructors throw
-// Error(value) for options out of their range, and for the parameters that other optimizers refuse.
-// set_option() and load_state_dict() check that options are finite, not negative, flags and in [0, 1).
+// Defines for each optimizer its class, and a group: parameters that share options. Constructors,
+// set_option() and load_state_dict() throw Error(value) for options out of their range, and constructors for
+// the parameters that other optimizers refuse.
 #define MEZZO_OPTIMIZER_IN_OPS(name)                                                                         \
     struct name##Group {                                                                                     \
         Tensors params = {};                                                                                 \

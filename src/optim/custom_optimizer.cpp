@@ -2,6 +2,7 @@
 #include "mezzo/custom_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "core/step_recorder.h"
@@ -87,9 +88,60 @@ OptimizerImpl* make(const CustomType& type, const std::vector<CustomGroup>& grou
 
 }  // namespace
 
+CustomOptimizer::CustomOptimizer(OptimizerImpl* impl) : Optimizer(impl) { impl->user = this; }
 CustomOptimizer::CustomOptimizer(const CustomType& type, const std::vector<CustomGroup>& groups)
-    : Optimizer(make(type, groups)) {
-    impl().user = this;
+    : CustomOptimizer(make(type, groups)) {}
+
+namespace {
+
+std::shared_ptr<const OptimizerType> kind_of(const OptimizerTable& table) {
+    auto kind = std::make_shared<OptimizerType>();
+    kind->type = table.type;
+    kind->code = type_code(table.type);
+    kind->numbers = {"steps"};
+    for (const OptionField& field : table.options) {
+        const bool not_negative = field.low == 0 && std::isinf(field.high);
+        kind->options.push_back({.name = field.name,
+                                 .rule = field.below_high ? Rule::below_one
+                                         : not_negative   ? Rule::not_negative
+                                                          : Rule::finite,
+                                 .flag = field.type == OptionField::Type::flag,
+                                 .low = field.low,
+                                 .high = field.high});
+    }
+    for (const char* const name : table.state) kind->state.emplace_back(name);
+    if (table.state_shape != nullptr) kind->state_shape = table.state_shape;
+    return kind;
+}
+
+double value_of(const OptionField& field, const void* options) {
+    const void* const at = static_cast<const char*>(options) + field.offset;
+    switch (field.type) {
+        case OptionField::Type::flag:
+            return *static_cast<const bool*>(at) ? 1 : 0;
+        case OptionField::Type::integer:
+            return double(*static_cast<const std::int64_t*>(at));
+        case OptionField::Type::enumerator:
+            return double(*static_cast<const std::uint8_t*>(at));
+        default:
+            return *static_cast<const double*>(at);
+    }
+}
+
+}  // namespace
+
+TableOptimizer::TableOptimizer(const OptimizerTable& table)
+    : table_(table), optimizer_(make_optimizer(kind_of(table))) {}
+
+void TableOptimizer::add(const Tensors& params, const void* options, const StateDict& named) {
+    std::vector<double> values;
+    for (const OptionField& field : table_.options) values.push_back(value_of(field, options));
+    add_group(*optimizer_, params, named, values);
+}
+
+OptimizerImpl* TableOptimizer::release() {
+    check(!optimizer_->slots.empty(), ErrorKind::value, table_.type, ": there is no parameter");
+    return optimizer_.release();
 }
 
 struct UpdateAccess {
@@ -103,14 +155,14 @@ struct UpdateAccess {
     static void run(CustomOptimizer& optimizer, ParameterUpdate& update) { optimizer.update(update); }
 };
 
-Tensor& ParameterUpdate::state(const std::string& name) {
+Tensor& ParameterUpdate::state(std::string_view name) {
     const std::vector<std::string>& names = optimizer_->kind->state;
     for (std::size_t k = 0; k < names.size(); ++k)
         if (names[k] == name) return states_[k];
     fail(ErrorKind::value, optimizer_->type, ".update: no state '", name, "'; name it in CustomType::state");
 }
 
-double ParameterUpdate::option(const std::string& name) const {
+double ParameterUpdate::option(std::string_view name) const {
     check(name != "lr", ErrorKind::value, optimizer_->type,
           ".update: the learning rate is the tensor ParameterUpdate::lr");
     const int at = optimizer_->kind->find(name);

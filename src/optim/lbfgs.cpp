@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 
-#include "core/enumerators.h"
 #include "core/step_recorder.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
@@ -17,23 +16,25 @@ namespace mezzo::optim {
 
 namespace {
 
-CustomType lbfgs_type(const LBFGSOptions& o) {
-    check(o.max_iter > 0 && o.history_size > 0, ErrorKind::value, "LBFGS: max_iter is ", o.max_iter,
-          ", history_size ", o.history_size, "; they must be positive");
-    check_enumerator("LBFGS", "line_search_fn", o.line_search_fn, LineSearch::strong_wolfe);
-    const std::int64_t max_eval = o.max_eval.value_or(o.max_iter * 5 / 4);
-    check(max_eval > 0, ErrorKind::value, "LBFGS: max_eval is ", max_eval, "; it must be positive");
-    return {.name = "LBFGS",
-            .options = {{"lr", o.lr},
-                        {"max_iter", double(o.max_iter)},
-                        {"max_eval", double(max_eval)},
-                        {"tolerance_grad", o.tolerance_grad},
-                        {"tolerance_change", o.tolerance_change},
-                        {"history_size", double(o.history_size)},
-                        {"line_search_fn", double(int(o.line_search_fn))},
-                        {"maximize", o.maximize ? 1 : 0}},
-            .not_negative = {"max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size"},
-            .flags = {"line_search_fn"}};
+using Type = OptionField::Type;
+
+#define MEZZO_FIELD(field, ...) \
+    { #field, offsetof(LBFGSOptions, field), __VA_ARGS__ }
+constexpr OptionField lbfgs_options[] = {MEZZO_FIELD(lr, Type::real),
+                                         MEZZO_FIELD(max_iter, Type::integer, 1),
+                                         MEZZO_FIELD(max_eval, Type::integer),
+                                         MEZZO_FIELD(tolerance_grad, Type::real),
+                                         MEZZO_FIELD(tolerance_change, Type::real),
+                                         MEZZO_FIELD(history_size, Type::integer, 1),
+                                         MEZZO_FIELD(line_search_fn, Type::enumerator, 0, 1),
+                                         MEZZO_FIELD(maximize, Type::flag)};
+#undef MEZZO_FIELD
+constexpr OptimizerTable table{"LBFGS", lbfgs_options, {}};
+
+OptimizerImpl* make(const Tensors& params, const LBFGSOptions& options, const StateDict& named) {
+    TableOptimizer optimizer(table);
+    optimizer.add(params, &options, named);
+    return optimizer.release();
 }
 
 double largest(const Tensor& x) { return x.numel() == 0 ? 0 : max(abs(x)).item<double>(); }
@@ -140,7 +141,13 @@ struct LBFGSStep {
     Tensor run();
 
 private:
-    double option(const char* name) const { return optimizer_.option(name); }
+    double option(const char* name) const {
+        return impl_.groups[0].options[std::size_t(impl_.kind->find(name))];
+    }
+    std::int64_t budget() const {  // evaluations that are left
+        const double most = option("max_eval");
+        return std::int64_t(most != 0 ? most : std::floor(option("max_iter") * 5 / 4)) - evaluations_;
+    }
     double evaluate();
     Tensor flat_gradient() const;
     void write(const Tensor& values) const;
@@ -246,7 +253,7 @@ void LBFGSStep::remember() {
     const Tensor change = gradient_ - h.gradient, move = h.direction * h.length;
     const Tensor product = dot(change, move);
     if (!(product.item<double>() > 1e-10)) return;
-    while (double(h.moves.size()) >= std::max(option("history_size"), 1.0)) {
+    while (double(h.moves.size()) >= option("history_size")) {
         h.gradient_changes.erase(h.gradient_changes.begin());
         h.moves.erase(h.moves.begin());
         h.inverse_products.erase(h.inverse_products.begin());
@@ -286,8 +293,7 @@ bool LBFGSStep::advance(bool last) {
     if (slope > -tolerance) return false;
     if (option("line_search_fn") != 0) {
         const auto at = [this](double length) { return point(length); };
-        WolfeSearch search({0, loss_, gradient_, slope}, largest(h.direction), tolerance,
-                           std::int64_t(option("max_eval")) - evaluations_, at);
+        WolfeSearch search({0, loss_, gradient_, slope}, largest(h.direction), tolerance, budget(), at);
         const Point found = search.run(h.length);
         h.length = found.length;
         loss_ = found.loss;
@@ -303,8 +309,7 @@ bool LBFGSStep::advance(bool last) {
         }
         x_ = next;
     }
-    return !last && double(evaluations_) < option("max_eval") &&
-           !(largest(gradient_) <= option("tolerance_grad")) &&
+    return !last && budget() > 0 && !(largest(gradient_) <= option("tolerance_grad")) &&
            !(largest(h.direction * h.length) <= tolerance) && !(std::abs(loss_ - before) < tolerance);
 }
 
@@ -345,9 +350,9 @@ Tensor LBFGSStep::run() {
 }
 
 LBFGS::LBFGS(const Tensors& params, const LBFGSOptions& options)
-    : CustomOptimizer(lbfgs_type(options), {{.params = params}}) {}
+    : CustomOptimizer(make(params, options, {})) {}
 LBFGS::LBFGS(const StateDict& named_params, const LBFGSOptions& options)
-    : CustomOptimizer(lbfgs_type(options), {{.named_params = named_params}}) {}
+    : CustomOptimizer(make({}, options, named_params)) {}
 
 Tensor LBFGS::step(const autograd::Callback<Tensor()>& closure) {
     const insight::RecordFunction scope("LBFGS.step");

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
-#include "core/enumerators.h"
 #include "mezzo/ops.h"
 #include "mezzo/product_ops.h"
 #include "optim/optimizer.h"
@@ -13,158 +13,104 @@ namespace mezzo::optim {
 
 namespace {
 
-// Options of a type of optimizer by name, with their rules.
-struct OptionList {
-    const char* type;
-    NamedOptions values = {};
-    std::vector<std::string> not_negative = {}, below_one = {}, flags = {};
+using Field = OptionField;
+using Type = OptionField::Type;
 
-    void any(const char* name, double value) { values.emplace_back(name, value); }
-    void size(const char* name, double value) {
-        any(name, value);
-        not_negative.emplace_back(name);
-    }
-    void share(const char* name, double value) {
-        any(name, value);
-        below_one.emplace_back(name);
-    }
-    void flag(const char* name, bool value) {
-        any(name, value ? 1 : 0);
-        flags.emplace_back(name);
-    }
-    void require(bool holds, const char* name, double value, const char* rule) const {
-        check(holds, ErrorKind::value, type, ": ", name, " is ", value, "; it must be ", rule);
-    }
-};
+#define MEZZO_FIELD(options, field, ...) \
+    { #field, offsetof(options, field), __VA_ARGS__ }
+#define MEZZO_SIZE(options, field) MEZZO_FIELD(options, field, Type::real)               // >= 0
+#define MEZZO_SHARE(options, field) MEZZO_FIELD(options, field, Type::real, 0, 1, true)  // in [0, 1)
+#define MEZZO_FLAG(options, field) MEZZO_FIELD(options, field, Type::flag)
 
-template <class Options> void list_adam(OptionList& list, const Options& o) {
-    list.size("lr", o.lr);
-    list.size("weight_decay", o.weight_decay);
-    list.share("beta1", o.beta1);
-    list.share("beta2", o.beta2);
-    list.size("eps", o.eps);
-    list.flag("maximize", o.maximize);
-}
-void list_options(OptionList& list, const LAMBOptions& o) { list_adam(list, o); }
-void list_options(OptionList& list, const AdamaxOptions& o) { list_adam(list, o); }
-void list_options(OptionList& list, const RAdamOptions& o) {
-    list_adam(list, o);
-    list.flag("decoupled_weight_decay", o.decoupled_weight_decay);
-}
-void list_options(OptionList& list, const AdadeltaOptions& o) {
-    list.size("lr", o.lr);
-    list.size("weight_decay", o.weight_decay);
-    list.share("rho", o.rho);
-    list.size("eps", o.eps);
-    list.flag("maximize", o.maximize);
-}
-void list_options(OptionList& list, const ASGDOptions& o) {
-    list.size("lr", o.lr);
-    list.size("weight_decay", o.weight_decay);
-    list.size("lambd", o.lambd);
-    list.size("alpha", o.alpha);
-    list.size("t0", o.t0);
-    list.flag("maximize", o.maximize);
-}
-void list_options(OptionList& list, const RpropOptions& o) {
-    list.size("lr", o.lr);
-    list.share("eta_minus", o.eta_minus);
-    list.size("eta_plus", o.eta_plus);
-    list.require(o.eta_plus > 1, "eta_plus", o.eta_plus, "above 1");
-    list.size("step_size_min", o.step_size_min);
-    list.size("step_size_max", o.step_size_max);
-    list.require(o.step_size_min <= o.step_size_max, "step_size_min", o.step_size_min,
-                 "at most step_size_max");
-    list.flag("maximize", o.maximize);
-}
-void list_options(OptionList& list, const AdafactorOptions& o) {
-    list.size("lr", o.lr);
-    list.size("weight_decay", o.weight_decay);
-    list.any("beta2_decay", o.beta2_decay);
-    list.require(o.beta2_decay <= 0, "beta2_decay", o.beta2_decay, "<= 0");
-    list.size("eps1", o.eps1);
-    list.size("eps2", o.eps2);
-    list.any("d", o.d);
-    list.require(o.d >= 1, "d", o.d, ">= 1");
-    list.flag("maximize", o.maximize);
-}
-void list_options(OptionList& list, const MuonOptions& o) {
-    list.size("lr", o.lr);
-    list.size("weight_decay", o.weight_decay);
-    list.size("momentum", o.momentum);
-    list.flag("nesterov", o.nesterov);
-    list.any("ns_a", o.ns_coefficients[0]);
-    list.any("ns_b", o.ns_coefficients[1]);
-    list.any("ns_c", o.ns_coefficients[2]);
-    list.size("eps", o.eps);
-    list.size("ns_steps", double(o.ns_steps));
-    list.require(o.ns_steps < 100, "ns_steps", double(o.ns_steps), "below 100");
-    check_enumerator(list.type, "adjust_lr_fn", o.adjust_lr_fn, MuonAdjustLr::spectral_unclamped);
-    list.size("adjust_lr_fn", double(int(o.adjust_lr_fn)));
-}
+#define MEZZO_ADAM_FIELDS(options)                                                           \
+    MEZZO_SIZE(options, lr), MEZZO_SIZE(options, weight_decay), MEZZO_SHARE(options, beta1), \
+        MEZZO_SHARE(options, beta2), MEZZO_SIZE(options, eps), MEZZO_FLAG(options, maximize)
 
-template <class Options> OptionList listed(const char* type, const Options& options) {
-    OptionList list{.type = type};
-    list_options(list, options);
-    return list;
-}
+constexpr Field lamb_options[] = {MEZZO_ADAM_FIELDS(LAMBOptions)};
+constexpr Field adamax_options[] = {MEZZO_ADAM_FIELDS(AdamaxOptions)};
+constexpr Field radam_options[] = {MEZZO_ADAM_FIELDS(RAdamOptions),
+                                   MEZZO_FLAG(RAdamOptions, decoupled_weight_decay)};
+constexpr Field adadelta_options[] = {MEZZO_SIZE(AdadeltaOptions, lr),
+                                      MEZZO_SIZE(AdadeltaOptions, weight_decay),
+                                      MEZZO_SHARE(AdadeltaOptions, rho), MEZZO_SIZE(AdadeltaOptions, eps),
+                                      MEZZO_FLAG(AdadeltaOptions, maximize)};
+constexpr Field asgd_options[] = {MEZZO_SIZE(ASGDOptions, lr),    MEZZO_SIZE(ASGDOptions, weight_decay),
+                                  MEZZO_SIZE(ASGDOptions, lambd), MEZZO_SIZE(ASGDOptions, alpha),
+                                  MEZZO_SIZE(ASGDOptions, t0),    MEZZO_FLAG(ASGDOptions, maximize)};
+constexpr Field rprop_options[] = {MEZZO_SIZE(RpropOptions, lr),
+                                   MEZZO_SHARE(RpropOptions, eta_minus),
+                                   MEZZO_FIELD(RpropOptions, eta_plus, Type::real, 1),
+                                   MEZZO_SIZE(RpropOptions, step_size_min),
+                                   MEZZO_SIZE(RpropOptions, step_size_max),
+                                   MEZZO_FLAG(RpropOptions, maximize)};
+constexpr Field adafactor_options[] = {MEZZO_SIZE(AdafactorOptions, lr),
+                                       MEZZO_SIZE(AdafactorOptions, weight_decay),
+                                       MEZZO_FIELD(AdafactorOptions, beta2_decay, Type::real, -INFINITY, 0),
+                                       MEZZO_SIZE(AdafactorOptions, eps1),
+                                       MEZZO_SIZE(AdafactorOptions, eps2),
+                                       MEZZO_FIELD(AdafactorOptions, d, Type::real, 1),
+                                       MEZZO_FLAG(AdafactorOptions, maximize)};
+constexpr std::size_t coefficients = offsetof(MuonOptions, ns_coefficients);
+constexpr Field muon_options[] = {MEZZO_SIZE(MuonOptions, lr),
+                                  MEZZO_SIZE(MuonOptions, weight_decay),
+                                  MEZZO_SIZE(MuonOptions, momentum),
+                                  MEZZO_FLAG(MuonOptions, nesterov),
+                                  {"ns_a", coefficients, Type::real, -INFINITY},
+                                  {"ns_b", coefficients + sizeof(double), Type::real, -INFINITY},
+                                  {"ns_c", coefficients + 2 * sizeof(double), Type::real, -INFINITY},
+                                  MEZZO_SIZE(MuonOptions, eps),
+                                  MEZZO_FIELD(MuonOptions, ns_steps, Type::integer, 0, 99),
+                                  MEZZO_FIELD(MuonOptions, adjust_lr_fn, Type::enumerator, 0, 2)};
 
-CustomType custom_type(OptionList list, std::vector<std::string> state) {
-    return {.name = list.type,
-            .options = std::move(list.values),
-            .state = std::move(state),
-            .not_negative = std::move(list.not_negative),
-            .below_one = std::move(list.below_one),
-            .flags = std::move(list.flags)};
-}
+constexpr const char* adam_state[] = {"exp_avg", "exp_avg_sq"};
+constexpr const char* adamax_state[] = {"exp_avg", "exp_inf"};
+constexpr const char* adadelta_state[] = {"square_avg", "acc_delta"};
+constexpr const char* asgd_state[] = {"ax", "eta"};
+constexpr const char* rprop_state[] = {"prev", "step_size"};
+constexpr const char* adafactor_state[] = {"row_var", "col_var", "variance"};
+constexpr const char* muon_state[] = {"momentum_buffer"};
 
-template <class Group>
-std::vector<CustomGroup> custom_groups(const char* type, const std::vector<Group>& groups) {
-    std::vector<CustomGroup> result;
-    result.reserve(groups.size());
-    for (const Group& group : groups)
-        result.push_back({group.params, listed(type, group.options).values, group.named_params});
-    return result;
-}
-
-void check_matrix(const Tensor& parameter, const std::string& name) {
-    check(!parameter.defined() || parameter.dim() == 2, ErrorKind::shape, "Muon: ", name, " has shape ",
-          parameter.defined() ? parameter.shape() : Shape(),
-          "; it updates matrices; give this parameter to AdamW");
-}
-std::vector<CustomGroup> matrix_groups(std::vector<CustomGroup> groups) {
-    std::size_t index = 0;
-    for (const CustomGroup& group : groups) {
-        for (const Tensor& parameter : group.params)
-            check_matrix(parameter, "parameter " + std::to_string(index++));
-        for (const auto& [name, parameter] : group.named_params)
-            check_matrix(parameter, name + " (parameter " + std::to_string(index++) + ")");
-    }
-    return groups;
+Shape asgd_shape(const std::string& state, const Shape& parameter) {
+    return state == "eta" ? Shape() : parameter;
 }
 
 // The factors of a parameter of two or more dimensions, the means over its last and second to last one; of
 // other parameters the variance itself. The others are empty.
-Shape adafactor_state(const std::string& state, const Shape& parameter) {
+Shape adafactor_shape(const std::string& state, const Shape& parameter) {
     const int dims = parameter.size();
     if ((dims > 1) == (state == "variance")) return {0};
     Shape shape = parameter;
     if (dims > 1) shape[state == "row_var" ? dims - 1 : dims - 2] = 1;
     return shape;
 }
-CustomType adafactor_type() {
-    CustomType type =
-        custom_type(listed("Adafactor", AdafactorOptions()), {"row_var", "col_var", "variance"});
-    type.state_shape = adafactor_state;
-    return type;
+
+constexpr OptimizerTable lamb_table{"LAMB", lamb_options, adam_state};
+constexpr OptimizerTable radam_table{"RAdam", radam_options, adam_state};
+constexpr OptimizerTable adamax_table{"Adamax", adamax_options, adamax_state};
+constexpr OptimizerTable adadelta_table{"Adadelta", adadelta_options, adadelta_state};
+constexpr OptimizerTable asgd_table{"ASGD", asgd_options, asgd_state, asgd_shape};
+constexpr OptimizerTable rprop_table{"Rprop", rprop_options, rprop_state};
+constexpr OptimizerTable adafactor_table{"Adafactor", adafactor_options, adafactor_state, adafactor_shape};
+constexpr OptimizerTable muon_table{"Muon", muon_options, muon_state};
+
+OptimizerImpl* make(const OptimizerTable& table, const Tensors& params, const void* options,
+                    const StateDict& named) {
+    TableOptimizer optimizer(table);
+    optimizer.add(params, options, named);
+    return optimizer.release();
+}
+template <class Group> OptimizerImpl* make(const OptimizerTable& table, const std::vector<Group>& groups) {
+    TableOptimizer optimizer(table);
+    for (const Group& group : groups) optimizer.add(group.params, &group.options, group.named_params);
+    return optimizer.release();
 }
 
-CustomType asgd_type() {
-    CustomType type = custom_type(listed("ASGD", ASGDOptions()), {"ax", "eta"});
-    type.state_shape = [](const std::string& state, const Shape& parameter) {
-        return state == "eta" ? Shape() : parameter;
-    };
-    return type;
+void check_matrices(const OptimizerImpl& optimizer) {
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
+        const Tensor& parameter = optimizer.slots[i].param;
+        check(parameter.dim() == 2, ErrorKind::shape, "Muon: ", optimizer.describe(i), " has shape ",
+              parameter.shape(), "; it updates matrices; give this parameter to AdamW");
+    }
 }
 
 Tensor power(double base, const Tensor& exponent) { return exp(exponent * std::log(base)); }
@@ -192,7 +138,6 @@ Tensor at_least(const Tensor& x, double low) { return clamp(x, low, INFINITY); }
 Tensor orthogonal(const Tensor& u, const ParameterUpdate& p) {
     const double a = p.option("ns_a"), b = p.option("ns_b"), c = p.option("ns_c");
     const auto steps = int(p.option("ns_steps"));
-    check(steps < 100, ErrorKind::value, "Muon: ns_steps is ", steps, "; it must be below 100");
     const bool tall = u.size(0) > u.size(1);
     Tensor x = (tall ? u.t() : u).to(bfloat16);
     x = x / at_least(norm(x), p.option("eps"));
@@ -217,27 +162,25 @@ double muon_factor(MuonAdjustLr adjust, const Shape& shape) {
 
 }  // namespace
 
-// The constructors of an optimizer of a CustomType, with its groups.
-#define MEZZO_OPTIMIZER_IN_OPS(name, type, groups_of)                       \
+#define MEZZO_OPTIMIZER_IN_OPS(name, table, ...)                            \
     name::name(const Tensors& params, const name##Options& options)         \
-        : name(std::vector<name##Group>{{params, options, {}}}) {}          \
+        : CustomOptimizer(make(table, params, &options, {})) {              \
+        __VA_ARGS__;                                                        \
+    }                                                                       \
     name::name(const StateDict& named_params, const name##Options& options) \
-        : name(std::vector<name##Group>{{{}, options, named_params}}) {}    \
-    name::name(const std::vector<name##Group>& groups)                      \
-        : CustomOptimizer(type, groups_of(custom_groups(#name, groups))) {}
-#define MEZZO_SIMPLE_OPTIMIZER(name, ...) \
-    MEZZO_OPTIMIZER_IN_OPS(name, custom_type(listed(#name, name##Options()), {__VA_ARGS__}), )
-
-MEZZO_SIMPLE_OPTIMIZER(LAMB, "exp_avg", "exp_avg_sq")
-MEZZO_SIMPLE_OPTIMIZER(RAdam, "exp_avg", "exp_avg_sq")
-MEZZO_SIMPLE_OPTIMIZER(Adamax, "exp_avg", "exp_inf")
-MEZZO_SIMPLE_OPTIMIZER(Adadelta, "square_avg", "acc_delta")
-MEZZO_SIMPLE_OPTIMIZER(Rprop, "prev", "step_size")
-MEZZO_OPTIMIZER_IN_OPS(ASGD, asgd_type(), )
-MEZZO_OPTIMIZER_IN_OPS(Adafactor, adafactor_type(), )
-MEZZO_OPTIMIZER_IN_OPS(Muon, custom_type(listed("Muon", MuonOptions()), {"momentum_buffer"}), matrix_groups)
+        : CustomOptimizer(make(table, {}, &options, named_params)) {        \
+        __VA_ARGS__;                                                        \
+    }                                                                       \
+    name::name(const std::vector<name##Group>& groups) : CustomOptimizer(make(table, groups)) { __VA_ARGS__; }
+MEZZO_OPTIMIZER_IN_OPS(LAMB, lamb_table)
+MEZZO_OPTIMIZER_IN_OPS(RAdam, radam_table)
+MEZZO_OPTIMIZER_IN_OPS(Adamax, adamax_table)
+MEZZO_OPTIMIZER_IN_OPS(Adadelta, adadelta_table)
+MEZZO_OPTIMIZER_IN_OPS(ASGD, asgd_table)
+MEZZO_OPTIMIZER_IN_OPS(Rprop, rprop_table)
+MEZZO_OPTIMIZER_IN_OPS(Adafactor, adafactor_table)
+MEZZO_OPTIMIZER_IN_OPS(Muon, muon_table, check_matrices(impl()))
 #undef MEZZO_OPTIMIZER_IN_OPS
-#undef MEZZO_SIMPLE_OPTIMIZER
 
 void LAMB::update(ParameterUpdate& p) {
     const double beta1 = p.option("beta1"), beta2 = p.option("beta2");

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +85,34 @@ void add_group(OptimizerImpl& optimizer, const Tensors& params, const StateDict&
                const std::vector<double>& options);
 // A group's options as the kernels take them.
 StepArgs step_args(const OptimizerImpl& optimizer, const Group& group);
+
+// A field of a struct of options, with the bounds of its values.
+struct OptionField {
+    enum class Type : std::uint8_t { real, flag, integer, enumerator };
+    const char* name;
+    std::size_t offset;
+    Type type = Type::real;
+    double low = 0, high = std::numeric_limits<double>::infinity();
+    bool below_high = false;  // the value is in [0, 1)
+};
+// Description of an optimizer in ops of the library, as CustomType. The first option is lr.
+struct OptimizerTable {
+    const char* type;
+    std::span<const OptionField> options;
+    std::span<const char* const> state;
+    Shape (*state_shape)(const std::string& state, const Shape& parameter) = nullptr;
+};
+// Makes an optimizer of a table. `options` are structs that the table's fields describe.
+class TableOptimizer {
+public:
+    explicit TableOptimizer(const OptimizerTable& table);
+    void add(const Tensors& params, const void* options, const StateDict& named);
+    OptimizerImpl* release();  // Error(value) if there is no parameter
+
+private:
+    const OptimizerTable& table_;
+    std::unique_ptr<OptimizerImpl> optimizer_;
+};
 
 // Makes steps and state on the device of the parameters, or moves them there.
 void prepare_state(OptimizerImpl& optimizer);

@@ -29,8 +29,10 @@ void check_option(const std::string& where, const OptionInfo& info, double value
         case Rule::below_one:
             return require(value >= 0 && value < 1, where, info.name, value, "in [0, 1)");
         default:
-            return require(finite, where, info.name, value, "finite");
+            require(finite, where, info.name, value, "finite");
     }
+    if (!(value >= info.low && value <= info.high))
+        require(false, where, info.name, value, fmt::format("in [{:g}, {:g}]", info.low, info.high).c_str());
 }
 
 struct ListOptions {

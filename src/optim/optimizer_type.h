@@ -2,6 +2,7 @@
 // kernels/optimizers.h or from a CustomType.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,7 @@ struct OptionInfo {
     std::string name;  // in errors and in state_dict()
     Rule rule = Rule::finite;
     bool flag = false;
+    double low = -std::numeric_limits<double>::infinity(), high = -low;  // bounds, with the rule
 };
 
 struct OptimizerType {

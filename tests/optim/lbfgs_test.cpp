@@ -248,8 +248,10 @@ TEST_CASE("LBFGS refuses a GradScaler, a step without a closure, and options out
     valley.step(optimizer);
     CHECK(valley.values() != before);
     CHECK_THROWS_WITH(LBFGS({valley.x}, {.max_iter = 0}), Contains("max_iter is 0"));
-    CHECK_THROWS_WITH(LBFGS({valley.x}, {.max_eval = 0}), Contains("max_eval is 0"));
-    CHECK_THROWS_WITH(LBFGS({valley.x}, {.history_size = 0}), Contains("history_size 0"));
+    CHECK_THROWS_WITH(LBFGS({valley.x}, {.max_eval = -1}), Contains("max_eval is -1"));
+    CHECK_THROWS_WITH(LBFGS({valley.x}, {.history_size = 0}), Contains("history_size is 0"));
+    CHECK_THROWS_WITH(LBFGS({valley.x}, {.line_search_fn = LineSearch(2)}), Contains("line_search_fn is 2"));
+    CHECK_THROWS_WITH(optimizer.set_option("history_size", 0, 0), Contains("history_size is 0"));
     CHECK_THROWS_WITH(LBFGS({valley.x}, {.tolerance_grad = -1}), Contains("tolerance_grad is -1"));
 }
 

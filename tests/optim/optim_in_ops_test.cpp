@@ -138,15 +138,12 @@ TEST_CASE("Muon refuses what is not a matrix, and says who updates it", "[optim]
     CHECK_THROWS_WITH(Muon({w, b}), Contains("Muon: parameter 1 has shape [3]") && Contains("AdamW"));
     CHECK_THROWS_WITH(Muon(StateDict{{"linear.weight", w}, {"conv.weight", k}}),
                       Contains("conv.weight (parameter 1) has shape [2, 3, 3, 1]"));
-    CHECK_THROWS_WITH(Muon({w}, {.ns_steps = 100}), Contains("ns_steps is 100; it must be below 100"));
+    CHECK_THROWS_WITH(Muon({w}, {.ns_steps = 100}), Contains("ns_steps is 100; it must be in [0, 99]"));
     CHECK_THROWS_WITH(Muon({w}, {.adjust_lr_fn = MuonAdjustLr(7)}), Contains("adjust_lr_fn is 7"));
     Muon optimizer({w}, {.nesterov = false});
     CHECK(optimizer.option("nesterov") == 0);
-    optimizer.set_option("ns_steps", 1e9, 0);
+    CHECK_THROWS_WITH(optimizer.set_option("ns_steps", 1e9, 0), Contains("ns_steps is 1000000000"));
     w.set_grad(ones({2, 3}));
-    CHECK_THROWS_WITH(optimizer.step(), Contains("ns_steps"));
-    CHECK(test::doubles(w) == std::vector<double>(6, 1));
-    optimizer.set_option("ns_steps", 5, 0);
     optimizer.step();
     CHECK(optimizer.applied_steps() == 1);
 }
