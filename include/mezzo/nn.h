@@ -14,6 +14,7 @@
 
 #include "mezzo/any_module.h"
 #include "mezzo/conv_layers.h"
+#include "mezzo/dropout_layers.h"
 #include "mezzo/module.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"

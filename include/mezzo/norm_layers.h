@@ -1,5 +1,5 @@
-// Batch and group normalisation as layers, with PyTorch's names, defaults and initial values. Channels are
-// the last dimension.
+// Batch, instance and group normalisation as layers, with PyTorch's names, defaults and initial values.
+// Channels are the last dimension.
 //
 //   const nn::BatchNorm2d norm(64);
 //   y = norm(x);  // x [32, 56, 56, 64]
@@ -43,7 +43,7 @@ class BatchNorm;
 using BatchNormFunction =
     autograd::Callback<Tensor(const Tensor& x, const BatchNorm& layer, const BatchNormCall& also)>;
 
-// Base class of BatchNorm1d and BatchNorm2d. Calls in training mode write the running statistics, so two
+// Base class of BatchNorm1d, BatchNorm2d and BatchNorm3d. Calls in training mode write the running statistics, so two
 // threads must not train the same layer at once.
 class BatchNorm : public Module {
 public:
@@ -93,6 +93,74 @@ public:
 // before afterwards, also if pass() throws. For weights that are not those of the training, such as those of
 // optim::AveragedModel::copy_to().
 void update_bn(Module& net, const autograd::Callback<void()>& pass);
+
+// batch_norm of volumes [N, D, H, W, C].
+class BatchNorm3d : public BatchNorm {
+public:
+    // Errors are those of BatchNorm1d.
+    explicit BatchNorm3d(std::int64_t features, const BatchNormLayerOptions& options = {})
+        : BatchNorm("BatchNorm3d", features, options) {}
+    [[nodiscard]] Tensor operator()(const Tensor& x, const BatchNormCall& also = {}) const;
+    const char* type_name() const override { return "BatchNorm3d"; }
+};
+
+struct InstanceNormLayerOptions {
+    double eps = 1e-5;
+    double momentum = 0.1;  // share of each batch in the running statistics
+    bool affine = false;    // true: weight and bias
+    bool bias = true;
+    bool track_running_stats = false;  // true: eval() normalises with the running statistics
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// Base class of InstanceNorm1d, InstanceNorm2d and InstanceNorm3d.
+class InstanceNorm : public Module {
+public:
+    std::string describe() const override;
+    bool is_normalization() const override { return true; }
+
+    Parameter weight;            // [num_features], starts as 1; undefined unless affine
+    Parameter bias;              // [num_features], starts as 0; undefined unless affine and with bias
+    Buffer running_mean;         // [num_features], starts as 0; these three are undefined unless tracked
+    Buffer running_var;          // [num_features], starts as 1
+    Buffer num_batches_tracked;  // int64, 0-dim: stays 0, as in PyTorch
+    std::int64_t num_features;
+    double eps, momentum;
+    MEZZO_MODULE(InstanceNorm, weight, bias, running_mean, running_var, num_batches_tracked)
+
+protected:
+    InstanceNorm(const char* module, std::int64_t features, const InstanceNormLayerOptions& options);
+    Tensor normalised(const Tensor& x, int dims) const;
+};
+
+// instance_norm of signals, images and volumes. Error(value) unless num_features is positive, eps not negative,
+// and momentum in [0, 1]; Error(shape) for an input of another number of dimensions or channels.
+#define MEZZO_INSTANCE_NORM(Class, dims)                                                       \
+    class Class : public InstanceNorm {                                                        \
+    public:                                                                                    \
+        explicit Class(std::int64_t features, const InstanceNormLayerOptions& options = {})    \
+            : InstanceNorm(#Class, features, options) {}                                       \
+        [[nodiscard]] Tensor operator()(const Tensor& x) const { return normalised(x, dims); } \
+        const char* type_name() const override { return #Class; }                              \
+    };
+MEZZO_INSTANCE_NORM(InstanceNorm1d, 3)
+MEZZO_INSTANCE_NORM(InstanceNorm2d, 4)
+MEZZO_INSTANCE_NORM(InstanceNorm3d, 5)
+#undef MEZZO_INSTANCE_NORM
+
+// local_response_norm over `size` channels.
+class LocalResponseNorm : public Module {
+public:
+    explicit LocalResponseNorm(std::int64_t channels, const LocalResponseNormOptions& norm_options = {})
+        : size(channels), options(norm_options) {}
+    [[nodiscard]] Tensor operator()(const Tensor& x) const { return local_response_norm(x, size, options); }
+    std::string describe() const override;
+
+    std::int64_t size;
+    LocalResponseNormOptions options;
+    MEZZO_MODULE(LocalResponseNorm)
+};
 
 struct GroupNormLayerOptions {
     double eps = 1e-5;

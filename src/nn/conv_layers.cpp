@@ -1,8 +1,10 @@
 #include "mezzo/conv_layers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -10,14 +12,24 @@ namespace mezzo::nn {
 
 namespace {
 
-void check_range(const char* module, const char* what, std::int64_t value, std::int64_t least) {
+// The numbers of an option, one for each axis.
+std::array<std::int64_t, 1> numbers(std::int64_t size) { return {size}; }
+std::array<std::int64_t, 2> numbers(Size2d size) { return {size.height, size.width}; }
+std::array<std::int64_t, 3> numbers(Size3d size) { return {size.depth, size.height, size.width}; }
+
+std::int64_t size_of_axes(const std::array<std::int64_t, 1>& n) { return n[0]; }
+Size2d size_of_axes(const std::array<std::int64_t, 2>& n) { return {n[0], n[1]}; }
+Size3d size_of_axes(const std::array<std::int64_t, 3>& n) { return {n[0], n[1], n[2]}; }
+
+template <class Size> constexpr int axes_of = int(std::tuple_size_v<decltype(numbers(Size(0)))>);
+
+void check_number(const char* module, const char* what, std::int64_t value, std::int64_t least) {
     const std::int64_t most = std::numeric_limits<std::int32_t>::max();
     check(value >= least && value <= most, ErrorKind::value, module, ": ", what, " ", value, " is not in [",
           least, ", ", most, "]");
 }
-void check_range(const char* module, const char* what, Size2d value, std::int64_t least) {
-    check_range(module, what, value.height, least);
-    check_range(module, what, value.width, least);
+template <class Size> void check_range(const char* module, const char* what, Size size, std::int64_t least) {
+    for (const std::int64_t value : numbers(size)) check_number(module, what, value, least);
 }
 
 void check_channels(const char* module, const char* what, std::int64_t channels, std::int64_t groups) {
@@ -28,21 +40,37 @@ void check_channels(const char* module, const char* what, std::int64_t channels,
 }
 
 // Checks that the constructors of all convolution layers make.
-template <class Size, class Options>
-void check_layer(const char* module, std::int64_t in, std::int64_t out, Size kernel, const Options& options) {
+template <class Size, class Options> void check_layer(const char* module, std::int64_t in, std::int64_t out,
+                                                      Size kernel, const Options& options, Size padding) {
     check_range(module, "kernel_size", kernel, 1);
     check_range(module, "stride", options.stride, 1);
-    check_range(module, "padding", options.padding, 0);
+    check_range(module, "padding", padding, 0);
     check_range(module, "dilation", options.dilation, 1);
-    check_range(module, "groups", options.groups, 1);
+    check_number(module, "groups", options.groups, 1);
     check_channels(module, "in_channels", in, options.groups);
     check_channels(module, "out_channels", out, options.groups);
 }
 
+// The padding with 0 for same_padding, which needs a stride of 1.
+template <class Options> auto plain_padding(const char* module, const Options& options) {
+    auto padding = numbers(options.padding);
+    for (std::size_t d = 0; d < padding.size(); ++d) {
+        if (padding[d] != same_padding) continue;
+        check(numbers(options.stride)[d] == 1, ErrorKind::value, module, ": same_padding with stride ",
+              numbers(options.stride)[d], "; it needs stride 1");
+        padding[d] = 0;
+    }
+    return size_of_axes(padding);
+}
+
 // Initialises the weight with PyTorch's kaiming_uniform_(a = sqrt(5)), and the bias uniformly within the same
 // bound.
-template <class Options> void start(Parameter& weight, Parameter& bias, const Shape& shape,
-                                    std::int64_t out_channels, const Options& options) {
+template <class Size, class Options> void start(Parameter& weight, Parameter& bias, std::int64_t rows,
+                                                Size kernel, std::int64_t columns, std::int64_t out_channels,
+                                                const Options& options) {
+    Shape shape{rows};
+    for (const std::int64_t n : numbers(kernel)) shape.push_back(n);
+    shape.push_back(columns);
     const TensorOptions like{.dtype = options.dtype, .device = options.device};
     const std::int64_t fan_in = Shape(shape.begin() + 1, shape.size() - 1).numel();
     const double bound = fan_in > 0 ? 1 / std::sqrt(double(fan_in)) : 0;
@@ -50,12 +78,18 @@ template <class Options> void start(Parameter& weight, Parameter& bias, const Sh
     if (options.bias) bias = Parameter(empty({out_channels}, like).uniform_(-bound, bound));
 }
 
-std::string text(Size2d size) { return fmt::format("({}, {})", size.height, size.width); }
-std::string text(std::int64_t size) { return fmt::format("({},)", size); }
+template <class Size> std::string text(Size size) {
+    std::string result;
+    for (const std::int64_t n : numbers(size)) result += fmt::format("{}{}", result.empty() ? "" : ", ", n);
+    return fmt::format("({}{})", result, axes_of<Size> == 1 ? "," : "");
+}
 
 // Prints an option as PyTorch does: defaults are left out.
 template <class Size> void append_unless(std::string& to, const char* what, Size value, Size standard) {
-    if (!(value == standard)) to += fmt::format(", {}={}", what, text(value));
+    if (value == Size(same_padding))
+        to += fmt::format(", {}=same", what);
+    else if (!(value == standard))
+        to += fmt::format(", {}={}", what, text(value));
 }
 
 template <class Layer, class Size> std::string described(const Layer& layer, Size output_padding) {
@@ -69,75 +103,110 @@ template <class Layer, class Size> std::string described(const Layer& layer, Siz
     return result;
 }
 
-void check_output_padding(std::int64_t value, std::int64_t stride, std::int64_t dilation) {
-    check(value >= 0 && value < std::max(stride, dilation), ErrorKind::value,
-          "ConvTranspose2d: output_padding ", value, " is not in [0, ", std::max(stride, dilation),
-          "), the larger of stride and dilation");
+const char* mode_name(PadMode mode) {
+    return mode == PadMode::reflect ? "reflect" : mode == PadMode::replicate ? "replicate" : "circular";
 }
 
+template <class Layer> std::string described(const Layer& layer) {
+    const std::string all = described(layer, decltype(layer.padding)(0));
+    if (layer.padding_mode == PadMode::constant) return all;
+    return all + fmt::format(", padding_mode={}", mode_name(layer.padding_mode));
+}
+
+void check_output_padding(const char* module, std::int64_t value, std::int64_t stride,
+                          std::int64_t dilation) {
+    check(value >= 0 && value < std::max(stride, dilation), ErrorKind::value, module, ": output_padding ",
+          value, " is not in [0, ", std::max(stride, dilation), "), the larger of stride and dilation");
+}
+
+// The weight with its last dimension second.
 Tensor channels_second(std::string_view field, const Tensor& tensor) {
     if (field != "weight") return tensor;
-    return tensor.dim() == 3 ? tensor.permute({0, 2, 1}) : tensor.permute({0, 3, 1, 2});
+    Axes order{0, tensor.dim() - 1};
+    for (int d = 1; d + 1 < tensor.dim(); ++d) order.push_back(d);
+    return tensor.permute(order);
+}
+
+// x with the padding of a layer around it.
+template <class Layer> Tensor padded_for(const Layer& layer, const Tensor& x) {
+    const auto kernel = numbers(layer.kernel_size), padding = numbers(layer.padding),
+               dilation = numbers(layer.dilation);
+    check(x.dim() == int(kernel.size()) + 2, ErrorKind::shape, layer.type_name(), ": input ", x.shape(),
+          " has ", x.dim(), " dimensions, not ", kernel.size() + 2);
+    std::vector<Padding> sides;
+    for (std::size_t d = 0; d < kernel.size(); ++d) {
+        const std::int64_t total = dilation[d] * (kernel[d] - 1);
+        const bool same = padding[d] == same_padding;
+        sides.push_back(
+            {std::int64_t(d) + 1, same ? total / 2 : padding[d], same ? total - total / 2 : padding[d]});
+    }
+    return pad(x, sides, layer.padding_mode);
+}
+
+// The output_padding with which a layer's result has the given size.
+template <class Layer, class Size> Size output_padding_for(const Layer& layer, const Tensor& x, Size size) {
+    const auto kernel = numbers(layer.kernel_size), padding = numbers(layer.padding),
+               dilation = numbers(layer.dilation), stride = numbers(layer.stride);
+    auto more = numbers(size);
+    check(x.dim() == int(kernel.size()) + 2, ErrorKind::shape, layer.type_name(), ": input ", x.shape(),
+          " has ", x.dim(), " dimensions, not ", kernel.size() + 2);
+    for (std::size_t d = 0; d < kernel.size(); ++d)
+        more[d] -= (x.size(int(d) + 1) - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + 1;
+    return size_of_axes(more);
 }
 
 }  // namespace
 
-Conv2d::Conv2d(std::int64_t in, std::int64_t out, Size2d kernel, const Conv2dLayerOptions& options)
-    : in_channels(in),
-      out_channels(out),
-      kernel_size(kernel),
-      stride(options.stride),
-      padding(options.padding),
-      dilation(options.dilation),
-      groups(options.groups) {
-    check_layer("Conv2d", in, out, kernel, options);
-    start(weight, bias, {out, kernel.height, kernel.width, in / groups}, out, options);
-}
+#define MEZZO_CONV(Class, Size)                                                                      \
+    Class::Class(std::int64_t in, std::int64_t out, Size kernel, const Class##LayerOptions& options) \
+        : in_channels(in),                                                                           \
+          out_channels(out),                                                                         \
+          kernel_size(kernel),                                                                       \
+          stride(options.stride),                                                                    \
+          padding(options.padding),                                                                  \
+          dilation(options.dilation),                                                                \
+          groups(options.groups),                                                                    \
+          padding_mode(options.padding_mode) {                                                       \
+        check_layer(#Class, in, out, kernel, options, plain_padding(#Class, options));               \
+        start(weight, bias, out, kernel, in / groups, out, options);                                 \
+    }                                                                                                \
+    std::string Class::describe() const { return described(*this); }                                 \
+    Tensor Class::as_saved(std::string_view field, const Tensor& tensor) const {                     \
+        return channels_second(field, tensor);                                                       \
+    }                                                                                                \
+    Tensor Class::padded(const Tensor& x) const { return padded_for(*this, x); }
+MEZZO_CONV(Conv1d, std::int64_t)
+MEZZO_CONV(Conv2d, Size2d)
+MEZZO_CONV(Conv3d, Size3d)
+#undef MEZZO_CONV
 
-std::string Conv2d::describe() const { return described(*this, Size2d(0)); }
-
-Tensor Conv2d::as_saved(std::string_view field, const Tensor& tensor) const {
-    return channels_second(field, tensor);
-}
-
-Conv1d::Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Conv1dLayerOptions& options)
-    : in_channels(in),
-      out_channels(out),
-      kernel_size(kernel),
-      stride(options.stride),
-      padding(options.padding),
-      dilation(options.dilation),
-      groups(options.groups) {
-    check_layer("Conv1d", in, out, kernel, options);
-    start(weight, bias, {out, kernel, in / groups}, out, options);
-}
-
-std::string Conv1d::describe() const { return described(*this, std::int64_t(0)); }
-
-Tensor Conv1d::as_saved(std::string_view field, const Tensor& tensor) const {
-    return channels_second(field, tensor);
-}
-
-ConvTranspose2d::ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kernel,
-                                 const ConvTranspose2dLayerOptions& options)
-    : in_channels(in),
-      out_channels(out),
-      kernel_size(kernel),
-      stride(options.stride),
-      padding(options.padding),
-      output_padding(options.output_padding),
-      dilation(options.dilation),
-      groups(options.groups) {
-    check_layer("ConvTranspose2d", in, out, kernel, options);
-    check_output_padding(output_padding.height, stride.height, dilation.height);
-    check_output_padding(output_padding.width, stride.width, dilation.width);
-    start(weight, bias, {in, kernel.height, kernel.width, out / groups}, out, options);
-}
-
-std::string ConvTranspose2d::describe() const { return described(*this, output_padding); }
-
-Tensor ConvTranspose2d::as_saved(std::string_view field, const Tensor& tensor) const {
-    return channels_second(field, tensor);
-}
+#define MEZZO_CONV(Class, function, Size)                                                                \
+    Class::Class(std::int64_t in, std::int64_t out, Size kernel, const Class##LayerOptions& options)     \
+        : in_channels(in),                                                                               \
+          out_channels(out),                                                                             \
+          kernel_size(kernel),                                                                           \
+          stride(options.stride),                                                                        \
+          padding(options.padding),                                                                      \
+          output_padding(options.output_padding),                                                        \
+          dilation(options.dilation),                                                                    \
+          groups(options.groups) {                                                                       \
+        check_layer(#Class, in, out, kernel, options, padding);                                          \
+        for (std::size_t d = 0; d < axes_of<Size>; ++d)                                                  \
+            check_output_padding(#Class, numbers(output_padding)[d], numbers(stride)[d],                 \
+                                 numbers(dilation)[d]);                                                  \
+        start(weight, bias, in, kernel, out / groups, out, options);                                     \
+    }                                                                                                    \
+    Tensor Class::operator()(const Tensor& x, Size output_size) const {                                  \
+        return function(x, weight, bias,                                                                 \
+                        {stride, padding, output_padding_for(*this, x, output_size), dilation, groups}); \
+    }                                                                                                    \
+    std::string Class::describe() const { return described(*this, output_padding); }                     \
+    Tensor Class::as_saved(std::string_view field, const Tensor& tensor) const {                         \
+        return channels_second(field, tensor);                                                           \
+    }
+MEZZO_CONV(ConvTranspose1d, conv_transpose1d, std::int64_t)
+MEZZO_CONV(ConvTranspose2d, conv_transpose2d, Size2d)
+MEZZO_CONV(ConvTranspose3d, conv_transpose3d, Size3d)
+#undef MEZZO_CONV
 
 }  // namespace mezzo::nn

@@ -98,6 +98,45 @@ void update_bn(Module& net, const autograd::Callback<void()>& pass) {
     pass();
 }
 
+Tensor BatchNorm3d::operator()(const Tensor& x, const BatchNormCall& also) const {
+    const ModuleScope here(*this);
+    check(x.dim() == 5, ErrorKind::shape, "BatchNorm3d: input ", x.shape(),
+          " is not [batch, depth, height, width, channels]");
+    return normalised(x, also);
+}
+
+InstanceNorm::InstanceNorm(const char* module, std::int64_t features, const InstanceNormLayerOptions& options)
+    : num_features(features), eps(options.eps), momentum(options.momentum) {
+    check(features > 0, ErrorKind::value, module, ": num_features is ", features, "; it must be positive");
+    check(momentum >= 0 && momentum <= 1, ErrorKind::value, module, ": momentum is ", momentum,
+          "; it must be in [0, 1]");
+    add_affine(module, weight, bias, features, options);
+    if (!options.track_running_stats) return;
+    const TensorOptions like{.dtype = options.dtype, .device = options.device};
+    running_mean = Buffer(zeros({features}, like));
+    running_var = Buffer(ones({features}, like));
+    num_batches_tracked = Buffer(zeros({}, {.dtype = int64, .device = options.device}));
+}
+
+std::string InstanceNorm::describe() const {
+    return fmt::format("{}, eps={:g}, momentum={:g}, affine={}, bias={}, track_running_stats={}",
+                       num_features, eps, momentum, weight.defined(), bias.defined(), running_mean.defined());
+}
+
+Tensor InstanceNorm::normalised(const Tensor& x, int dims) const {
+    const ModuleScope here(*this);
+    check(x.dim() == dims && x.size(-1) == num_features, ErrorKind::shape, type_name(), ": input ", x.shape(),
+          " does not have ", dims, " dimensions, of which the last has ", num_features,
+          " channels; permute() an input that has them second");
+    return instance_norm(
+        x, running_mean, running_var, weight, bias,
+        {.use_input_stats = training() || !running_mean.defined(), .momentum = momentum, .eps = eps});
+}
+
+std::string LocalResponseNorm::describe() const {
+    return fmt::format("{}, alpha={:g}, beta={:g}, k={:g}", size, options.alpha, options.beta, options.k);
+}
+
 GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormLayerOptions& options)
     : num_groups(groups), num_channels(channels), eps(options.eps) {
     check(groups > 0 && channels > 0 && channels % groups == 0, ErrorKind::value, "GroupNorm: ", groups,

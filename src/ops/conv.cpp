@@ -1,5 +1,5 @@
-// conv2d, conv1d and conv_transpose2d, from three ops: the convolution and its two gradients. The gradients
-// of each of the three are the other two.
+// Convolutions of signals and images, from three ops: the convolution and its two gradients. The gradients of
+// each of the three are the other two. Convolutions of volumes are convolutions of their slices.
 #include "ops/conv.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "autograd/op_observer.h"
 #include "mezzo/image_ops.h"
+#include "ops/index.h"
 #include "ops/products.h"
 
 namespace mezzo {
@@ -72,8 +73,8 @@ Tensor weight_grad_of(const Node& c, const Tensor& g, const Tensor& x, const Con
     return {};
 }
 
-Tensor bias_grad(const Node& c, const Tensor& g) {
-    const Dtype wanted = c.grad_dtype(2), given = g.dtype();
+Tensor bias_grad(const Tensor& g, Dtype wanted) {
+    const Dtype given = g.dtype();
     const std::int64_t rows = g.size(0) * g.size(1) * g.size(2);
     return column_sum(g.reshape({rows, g.size(3)}), is_16bit(given) && wanted != given ? float32 : given);
 }
@@ -83,7 +84,7 @@ Tensors conv2d_vjp(const Node& c, const kernels::Conv2d& at, const Tensors& gs) 
     Tensors grads(c.inputs.size());
     if (c.needs(0)) grads[0] = conv2d_input_grad(g, c.in(1), at.geometry, image_size(c.inputs[0].shape));
     if (c.needs(1)) grads[1] = weight_grad_of(c, g, c.in(0), at.geometry);
-    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(c, g);
+    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(g, c.grad_dtype(2));
     return grads;
 }
 
@@ -93,7 +94,7 @@ Tensors input_grad_vjp(const Node& c, const kernels::Conv2dInputGrad& at, const 
     Tensors grads(c.inputs.size());
     if (c.needs(0)) grads[0] = convolved(u, c.in(1), at.geometry, image_size(c.inputs[0].shape));
     if (c.needs(1)) grads[1] = weight_grad_of(c, c.in(0), u, at.geometry);
-    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(c, u);
+    if (c.inputs.size() > 2 && c.needs(2)) grads[2] = bias_grad(u, c.grad_dtype(2));
     return grads;
 }
 
@@ -124,7 +125,7 @@ Tensor conv2d_weight_grad(const Tensor& g, const Tensor& x, const ConvGeometry& 
 
 namespace {
 
-// Options of one axis of an image or a signal, for the checks.
+// Options of one axis, for the checks.
 struct Axis {
     const char* name;
     std::int64_t stride, padding, dilation;
@@ -136,12 +137,16 @@ struct Words {
     const char *things, *input, *weight, *transposed_weight, *permute;
 };
 const Words& words_for(AxisList axes) {
+    static const Words signal{"signals", "[batch, length, channels]", "[out, kernel size, in / groups]",
+                              "[in, kernel size, out / groups]", "permute({0, 2, 1})"};
     static const Words image{"images", "[batch, height, width, channels]",
                              "[out, kernel height, kernel width, in / groups]",
                              "[in, kernel height, kernel width, out / groups]", "permute({0, 2, 3, 1})"};
-    static const Words signal{"signals", "[batch, length, channels]", "[out, kernel size, in / groups]",
-                              "[in, kernel size, out / groups]", "permute({0, 2, 1})"};
-    return axes.size() == 2 ? image : signal;
+    static const Words volume{"volumes", "[batch, depth, height, width, channels]",
+                              "[out, kernel depth, kernel height, kernel width, in / groups]",
+                              "[in, kernel depth, kernel height, kernel width, out / groups]",
+                              "permute({0, 2, 3, 4, 1})"};
+    return axes.size() == 1 ? signal : axes.size() == 2 ? image : volume;
 }
 
 void check_ranks(const char* op, const Tensor& x, const Tensor& weight, AxisList axes,
@@ -167,7 +172,10 @@ void check_number(const char* op, const char* what, std::int64_t value, std::int
 void check_numbers(const char* op, AxisList axes, std::int64_t groups) {
     for (const Axis& axis : axes) {
         check_number(op, "stride", axis.stride, 1);
-        check_number(op, "padding", axis.padding, 0);
+        const bool same = axis.padding == same_padding;
+        check(!same || axis.stride == 1, ErrorKind::value, op, ": same_padding with stride ", axis.stride,
+              "; it needs stride 1");
+        check_number(op, "padding", same ? 0 : axis.padding, 0);
         check_number(op, "dilation", axis.dilation, 1);
     }
     check_number(op, "groups", groups, 1);
@@ -207,8 +215,22 @@ std::int64_t checked_size(const char* op, const Tensor& x, const Tensor& weight,
     return size;
 }
 
-void check_conv(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias, AxisList axes,
-                std::int64_t groups) {
+// Replaces same_padding by the number of zeros on each side. Where both sides differ, they are added to x.
+Tensor with_same_padding(const Tensor& x, const Tensor& weight, std::span<Axis> axes) {
+    std::vector<Padding> uneven;
+    for (int d = 1; d <= int(axes.size()); ++d) {
+        Axis& axis = axes[std::size_t(d) - 1];
+        if (axis.padding != same_padding) continue;
+        const std::int64_t total = axis.dilation * (weight.size(d) - 1), before = total / 2;
+        axis.padding = total % 2 == 0 ? before : 0;
+        if (total % 2 != 0) uneven.push_back({d, before, total - before});
+    }
+    return uneven.empty() ? x : pad(x, uneven);
+}
+
+// Checks a convolution and returns its input, padded where `axes` say same_padding.
+Tensor checked_input(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     std::span<Axis> axes, std::int64_t groups) {
     check_factors(op, x, weight);
     check_ranks(op, x, weight, axes, words_for(axes).weight);
     check_numbers(op, axes, groups);
@@ -219,13 +241,25 @@ void check_conv(const char* op, const Tensor& x, const Tensor& weight, const Ten
           " groups of ", weight.size(-1), " channels are beyond 2^63");
     check_channels(op, x, reads, weight, axes);
     check_bias(op, bias, weight, weight.size(0));
+    return with_same_padding(x, weight, axes);
 }
 
-Tensor run_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& at,
-                  Size2d size) {
-    const Tensor given[] = {x, weight, bias};
-    return call(conv2d_op, In(given, bias.defined() ? 3 : 2), {.geometry = at},
-                {x.size(0), size.height, size.width, weight.size(0)});
+// Checks a transposed convolution and returns the number of channels of its result.
+std::int64_t checked_channels(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                              AxisList axes, std::int64_t groups) {
+    check_factors(op, x, weight);
+    check_ranks(op, x, weight, axes, words_for(axes).transposed_weight);
+    for (const Axis& axis : axes)
+        check(axis.padding != same_padding, ErrorKind::value, op, ": same_padding is for convolutions");
+    check_numbers(op, axes, groups);
+    check_channels(op, x, weight.size(0), weight, axes);
+    check(weight.size(0) % groups == 0, ErrorKind::shape, op, ": ", groups, " groups do not divide the ",
+          weight.size(0), " channels of the input");
+    std::int64_t channels = 0;
+    check(!__builtin_mul_overflow(weight.size(-1), groups, &channels), ErrorKind::shape, op, ": ", groups,
+          " groups of ", weight.size(-1), " channels are beyond 2^63");
+    check_bias(op, bias, weight, channels);
+    return channels;
 }
 
 // (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
@@ -247,24 +281,136 @@ std::int64_t transposed_size(const char* op, const Tensor& x, const Tensor& weig
     return size;
 }
 
-}  // namespace
-
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
-    const Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
-                         {"width", o.stride.width, o.padding.width, o.dilation.width}};
-    check_conv("conv2d", x, weight, bias, axes, o.groups);
-    const Size2d size{checked_size("conv2d", x, weight, axes, 0), checked_size("conv2d", x, weight, axes, 1)};
-    return run_conv2d(x, weight, bias, {o.stride, o.padding, o.dilation, o.groups}, size);
+Tensor run_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& at,
+                  Size2d size) {
+    const Tensor given[] = {x, weight, bias};
+    return call(conv2d_op, In(given, bias.defined() ? 3 : 2), {.geometry = at},
+                {x.size(0), size.height, size.width, weight.size(0)});
 }
 
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+// A bias that autocast left in float32 is added in float32, so that its gradient is a float32 sum.
+Tensor run_transposed(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& at,
+                      Size2d size) {
+    const Tensor given[] = {x, weight, bias};
+    return call(conv_transpose2d_op, In(given, bias.defined() ? 3 : 2), {.geometry = at, .size = size},
+                {x.size(0), size.height, size.width, weight.size(3) * at.groups});
+}
+
+// ---- volumes
+
+// A convolution's positions along the depth.
+struct DepthTaps {
+    std::int64_t kernel, stride, dilation, results, groups;
+};
+
+// The slice that each position of the kernel reads for each result, [results * kernel].
+Tensor slices_read(const DepthTaps& at, Device device) {
+    const TensorOptions integers{.dtype = int64, .device = device};
+    return (arange(at.results, integers).unsqueeze(1) * at.stride + arange(at.kernel, integers) * at.dilation)
+        .reshape({at.results * at.kernel});
+}
+
+// x [N, D, H, W, C] -> [N * results, H, W, groups * kernel * C / groups]: the slices that each result reads,
+// side by side.
+Tensor side_by_side(const Tensor& x, const DepthTaps& at) {
+    const std::int64_t n = x.size(0), height = x.size(2), width = x.size(3), channels = x.size(4);
+    return index_select(x, 1, slices_read(at, x.device()))
+        .reshape({n, at.results, at.kernel, height, width, at.groups, channels / at.groups})
+        .permute({0, 1, 3, 4, 5, 2, 6})
+        .reshape({n * at.results, height, width, at.kernel * channels});
+}
+
+// The transpose of side_by_side(): the sum, for each of `depth` slices, of what results have of it.
+Tensor summed_slices(const Tensor& g, const DepthTaps& at, std::int64_t n, std::int64_t depth, Dtype dtype) {
+    const std::int64_t height = g.size(1), width = g.size(2), channels = g.size(3) / at.kernel;
+    const Tensor slices =
+        g.reshape({n, at.results, height, width, at.groups, at.kernel, channels / at.groups})
+            .permute({0, 1, 5, 2, 3, 4, 6})
+            .reshape({n, at.results * at.kernel, height, width, channels});
+    return index_select_grad(slices, 1, slices_read(at, g.device()), depth, dtype);
+}
+
+// A weight [O, kernel depth, kernel height, kernel width, n] for images of slices side by side.
+Tensor image_weight(const Tensor& w) {
+    return w.permute({0, 2, 3, 1, 4}).reshape({w.size(0), w.size(2), w.size(3), w.size(1) * w.size(4)});
+}
+
+// conv2d of the slices of x, padded along the depth already. The slices side by side, as large as x times the
+// kernel's depth, are not saved: the gradient makes them again.
+Tensor conv_of_slices(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& image,
+                      const DepthTaps& depth, Size2d size) {
+    const auto forward = [=](autograd::Context& c, const Tensors& in) -> Tensors {
+        c.saved = {in[0], in[1]};
+        c.integers[0] = std::int64_t(in[0].version());
+        return {run_conv2d(side_by_side(in[0], depth), in[1], in.size() > 2 ? in[2] : Tensor(), image, size)};
+    };
+    const Dtype bias_dtype = bias.defined() ? bias.dtype() : float32;
+    const auto backward = [=](autograd::Context& c, const Tensors& gs) -> Tensors {
+        const Tensor &in = c.saved[0], g = gs[0].contiguous();
+        check(std::int64_t(in.version()) == c.integers[0], ErrorKind::state,
+              "conv3d: the input has been written to since, and the gradient reads it");
+        const Tensor w = cast(c.saved[1], in.dtype());
+        Tensors grads(c.needs_grad.size());
+        if (c.needs_grad[0])
+            grads[0] = summed_slices(conv2d_input_grad(g, w, image, {in.size(2), in.size(3)}), depth,
+                                     in.size(0), in.size(1), in.dtype());
+        if (c.needs_grad[1])
+            grads[1] = conv2d_weight_grad(g, side_by_side(in, depth), image, image_size(w.shape()),
+                                          c.saved[1].dtype());
+        if (grads.size() > 2 && c.needs_grad[2]) grads[2] = bias_grad(g, bias_dtype);
+        return grads;
+    };
+    Tensors in{x, weight};
+    if (bias.defined()) in.push_back(bias);
+    return autograd::apply_function({.name = "conv3d"}, forward, backward, in)[0];
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& image, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
+    Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
+                   {"width", o.stride.width, o.padding.width, o.dilation.width}};
+    const Tensor x = checked_input("conv2d", image, weight, bias, axes, o.groups);
+    const Size2d size{checked_size("conv2d", x, weight, axes, 0), checked_size("conv2d", x, weight, axes, 1)};
+    return run_conv2d(x, weight, bias, {o.stride, {axes[0].padding, axes[1].padding}, o.dilation, o.groups},
+                      size);
+}
+
+Tensor conv1d(const Tensor& signal, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
     const CompositeOp here("conv1d");
-    const Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
-    check_conv("conv1d", x, weight, bias, axes, o.groups);
+    Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
+    const Tensor x = checked_input("conv1d", signal, weight, bias, axes, o.groups);
     const Size2d size{1, checked_size("conv1d", x, weight, axes, 0)};
-    const ConvGeometry at{
-        .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
+    const ConvGeometry at{.stride = {1, o.stride},
+                          .padding = {0, axes[0].padding},
+                          .dilation = {1, o.dilation},
+                          .groups = o.groups};
     return run_conv2d(x.unsqueeze(1), weight.unsqueeze(1), bias, at, size).squeeze(1);
+}
+
+Tensor conv3d(const Tensor& volume, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
+    const CompositeOp here("conv3d");
+    const char* op = "conv3d";
+    Axis axes[] = {{"depth", o.stride.depth, o.padding.depth, o.dilation.depth},
+                   {"height", o.stride.height, o.padding.height, o.dilation.height},
+                   {"width", o.stride.width, o.padding.width, o.dilation.width}};
+    Tensor x = checked_input(op, volume, weight, bias, axes, o.groups);
+    const Size3d size{checked_size(op, x, weight, axes, 0), checked_size(op, x, weight, axes, 1),
+                      checked_size(op, x, weight, axes, 2)};
+    const DepthTaps depth{weight.size(1), o.stride.depth, o.dilation.depth, size.depth, o.groups};
+    const ConvGeometry image{.stride = {o.stride.height, o.stride.width},
+                             .padding = {axes[1].padding, axes[2].padding},
+                             .dilation = {o.dilation.height, o.dilation.width},
+                             .groups = o.groups};
+    const Size2d image_size{size.height, size.width};
+    const Tensor w = image_weight(weight);
+    if (axes[0].padding != 0) x = pad(x, {{1, axes[0].padding, axes[0].padding}});
+    x = cast(x, autocast_dtype(CastPolicy::low, x));
+    const Tensor y = depth.kernel == 1 && depth.stride == 1
+                         ? run_conv2d(x.reshape({x.size(0) * x.size(1), x.size(2), x.size(3), x.size(4)}), w,
+                                      bias, image, image_size)
+                         : conv_of_slices(x, w, bias, image, depth, image_size);
+    return y.reshape({x.size(0), size.depth, size.height, size.width, weight.size(0)});
 }
 
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -272,23 +418,49 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     const char* op = "conv_transpose2d";
     const Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
                          {"width", o.stride.width, o.padding.width, o.dilation.width}};
-    check_factors(op, x, weight);
-    check_ranks(op, x, weight, axes, words_for(axes).transposed_weight);
-    check_numbers(op, axes, o.groups);
-    check_channels(op, x, weight.size(0), weight, axes);
-    check(weight.size(0) % o.groups == 0, ErrorKind::shape, op, ": ", o.groups, " groups do not divide the ",
-          weight.size(0), " channels of the input");
-    std::int64_t channels = 0;
-    check(!__builtin_mul_overflow(weight.size(3), o.groups, &channels), ErrorKind::shape, op, ": ", o.groups,
-          " groups of ", weight.size(3), " channels are beyond 2^63");
-    check_bias(op, bias, weight, channels);
+    (void)checked_channels(op, x, weight, bias, axes, o.groups);
     const Size2d size{transposed_size(op, x, weight, axes[0], 1, o.output_padding.height),
                       transposed_size(op, x, weight, axes[1], 2, o.output_padding.width)};
-    // A bias that autocast left in float32 is added in float32, so that its gradient is a float32 sum.
-    const Tensor given[] = {x, weight, bias};
-    return call(conv_transpose2d_op, In(given, bias.defined() ? 3 : 2),
-                {.geometry = {o.stride, o.padding, o.dilation, o.groups}, .size = size},
-                {x.size(0), size.height, size.width, channels});
+    return run_transposed(x, weight, bias, {o.stride, o.padding, o.dilation, o.groups}, size);
+}
+
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose1dOptions& o) {
+    const CompositeOp here("conv_transpose1d");
+    const char* op = "conv_transpose1d";
+    const Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
+    (void)checked_channels(op, x, weight, bias, axes, o.groups);
+    const Size2d size{1, transposed_size(op, x, weight, axes[0], 1, o.output_padding)};
+    const ConvGeometry at{
+        .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
+    return run_transposed(x.unsqueeze(1), weight.unsqueeze(1), bias, at, size).squeeze(1);
+}
+
+Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose3dOptions& o) {
+    const CompositeOp here("conv_transpose3d");
+    const char* op = "conv_transpose3d";
+    const Axis axes[] = {{"depth", o.stride.depth, o.padding.depth, o.dilation.depth},
+                         {"height", o.stride.height, o.padding.height, o.dilation.height},
+                         {"width", o.stride.width, o.padding.width, o.dilation.width}};
+    (void)checked_channels(op, x, weight, bias, axes, o.groups);
+    const Size3d size{transposed_size(op, x, weight, axes[0], 1, o.output_padding.depth),
+                      transposed_size(op, x, weight, axes[1], 2, o.output_padding.height),
+                      transposed_size(op, x, weight, axes[2], 3, o.output_padding.width)};
+    const DepthTaps depth{weight.size(1), o.stride.depth, o.dilation.depth, x.size(1), o.groups};
+    const ConvGeometry image{.stride = {o.stride.height, o.stride.width},
+                             .padding = {o.padding.height, o.padding.width},
+                             .dilation = {o.dilation.height, o.dilation.width},
+                             .groups = o.groups};
+    const std::int64_t n = x.size(0), begin = o.padding.depth, end = begin + size.depth;
+    const std::int64_t covered = (depth.results - 1) * depth.stride + depth.dilation * (depth.kernel - 1) + 1;
+    const Tensor parts = run_transposed(x.reshape({n * x.size(1), x.size(2), x.size(3), x.size(4)}),
+                                        image_weight(weight), {}, image, {size.height, size.width});
+    const bool in_float = bias.defined() && is_16bit(parts.dtype());
+    Tensor y = summed_slices(parts, depth, n, std::max(covered, end), in_float ? float32 : parts.dtype())
+                   .slice(1, begin, end);
+    if (bias.defined()) y = cast(y + bias, parts.dtype());
+    return y.is_contiguous() ? y : y.contiguous();
 }
 
 }  // namespace mezzo

@@ -1,7 +1,7 @@
 // Look-ups by index, and their gradients: sums over equal indices.
 #include "kernels/index.h"
 #include "kernels/dispatch.h"
-#include "ops/index_common.h"
+#include "ops/index_common.h""ops/index.h"
 
 namespace mezzo {
 
@@ -111,8 +111,8 @@ Tensor gathered(const Tensor& x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensors index_select_vjp(const Node& c, const kernels::IndexSelect& at, const Tensors& g) {
-    return {call(index_select_grad_op, {g[0], c.in(1)}, {.dim = at.dim}, c.inputs[0].shape, c.grad_dtype(0)),
-            Tensor()};
+    const std::int64_t size = c.inputs[0].shape[int(at.dim)];
+    return {index_select_grad(g[0], at.dim, c.in(1), size, c.grad_dtype(0)), Tensor()};
 }
 Tensors index_select_grad_vjp(const Node& c, const kernels::IndexSelectGrad& at, const Tensors& g) {
     return {index_selected(g[0], at.dim, c.in(1)), Tensor()};
@@ -168,6 +168,11 @@ Tensor embedding(const Tensor& weight, const Tensor& given, std::int64_t padding
     check(padding_idx >= -1 && padding_idx < weight.size(0), ErrorKind::value, "embedding: padding_idx ",
           padding_idx, " is outside the ", weight.size(0), " rows of the weight");
     return call(embedding_op, {weight, index}, {.padding_idx = padding_idx}, looked_up(weight, index));
+}
+
+Tensor index_select_grad(const Tensor& g, std::int64_t dim, const Tensor& index, std::int64_t size,
+                         Dtype dtype) {
+    return call(index_select_grad_op, {g, index}, {.dim = dim}, with_size(g.shape(), dim, size), dtype);
 }
 
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& given) {

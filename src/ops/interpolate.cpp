@@ -1,6 +1,11 @@
-// Resizing of images.
+// Resizing of signals, images and volumes. Nearest and linear modes of images have kernels; signals are images
+// of height 1, and volumes are resized as images and then along their depth. The other modes are sums of
+// look-ups along each axis.
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
+#include "autograd/op_observer.h"
 #include "core/enumerators.h"
 #include "kernels/resize_geometry.h"
 #include "mezzo/image_ops.h"
@@ -10,26 +15,42 @@ namespace mezzo {
 
 namespace {
 
-Tensor picked(const Tensor& x, int dim, const std::vector<std::int64_t>& pixels) {
-    return index_select(x, dim, Tensor::from(pixels, {std::int64_t(pixels.size())}).to(x.device()));
-}
+using enum InterpolateMode;
+
+// Pixels that the results along an axis read, and their factors; one vector per pixel of a result.
+struct Reads {
+    std::vector<std::vector<std::int64_t>> pixels;
+    std::vector<std::vector<double>> weights;
+    explicit Reads(std::size_t count) : pixels(count), weights(count) {}
+    void add(std::size_t i, std::int64_t pixel, double weight) {
+        pixels[i].push_back(pixel);
+        weights[i].push_back(weight);
+    }
+};
 
 // x resized along one dimension.
-Tensor resized(const Tensor& x, int dim, std::int64_t results, const kernels::Interpolate& at) {
-    std::vector<std::int64_t> pixels, next;
-    std::vector<double> weights;
-    const std::int64_t size = x.size(dim);
+Tensor resized(const Tensor& x, int dim, const Reads& reads) {
+    const std::int64_t results = std::int64_t(reads.pixels[0].size());
+    Shape shape = Shape::filled(x.dim(), 1);
+    shape[dim] = results;
+    Tensor y;
+    for (std::size_t i = 0; i < reads.pixels.size(); ++i) {
+        Tensor part = index_select(x, dim, Tensor::from(reads.pixels[i], {results}).to(x.device()));
+        if (reads.pixels.size() > 1)
+            part = part * Tensor::from(reads.weights[i], shape).to(x.dtype()).to(x.device());
+        y = y.defined() ? y + part : part;
+    }
+    return y;
+}
+
+Reads image_reads(const kernels::Interpolate& at, std::int64_t size, std::int64_t results) {
+    Reads reads(at.bilinear ? 2 : 1);
     for (std::int64_t i = 0; i < results; ++i) {
         const auto between = kernels::read_pixels<double>(at, size, results, i);
-        pixels.push_back(between.pixel);
-        next.push_back(between.next);
-        weights.push_back(between.weight);
+        reads.add(0, between.pixel, 1 - between.weight);
+        if (at.bilinear) reads.add(1, between.next, between.weight);
     }
-    if (!at.bilinear) return picked(x, dim, pixels);
-    Shape shape = Shape::filled(4, 1);
-    shape[dim] = results;
-    const Tensor weight = Tensor::from(weights, shape).to(x.dtype()).to(x.device());
-    return picked(x, dim, pixels) * (1 - weight) + picked(x, dim, next) * weight;
+    return reads;
 }
 
 Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g);
@@ -37,7 +58,8 @@ Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, 
 
 const Op<kernels::Interpolate> interpolate_op{
     {.saves = save_none}, interpolate_vjp, [](In in, const kernels::Interpolate& at) -> Tensors {
-        return {resized(resized(in[0], 1, at.size.height, at), 2, at.size.width, at)};
+        const Tensor rows = resized(in[0], 1, image_reads(at, in[0].size(1), at.size.height));
+        return {resized(rows, 2, image_reads(at, in[0].size(2), at.size.width))};
     }};
 const Op<kernels::InterpolateGrad> interpolate_grad_op{{.saves = save_none}, interpolate_grad_vjp};
 
@@ -49,20 +71,174 @@ Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, 
     return {call(interpolate_op, {g[0]}, {{shape[1], shape[2]}, at.bilinear, at.align_corners}, shape)};
 }
 
+// ---- modes and coordinates that the kernels do not have
+
+struct Resize {
+    static constexpr const char* name = "resize";
+    InterpolateMode mode = nearest;
+    bool align_corners = false;
+    // Of the axes between batch and channels. A factor is 0 where coordinates follow from the sizes.
+    std::int64_t sizes[3] = {};
+    double factors[3] = {};
+};
+
+// Weights of the four pixels around a position, `t` behind the second of them: cubic convolution with a =
+// -0.75 (Keys, "Cubic convolution interpolation for digital image processing", 1981).
+void cubic_weights(double t, double (&weights)[4]) {
+    constexpr double a = -0.75;
+    const auto near = [](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
+    const auto far = [](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
+    weights[0] = far(t + 1);
+    weights[1] = near(t);
+    weights[2] = near(1 - t);
+    weights[3] = far(2 - t);
+}
+
+// The nearest pixel, with PyTorch's arithmetic in float.
+std::int64_t nearest_by(const Resize& at, double factor, std::int64_t size, std::int64_t results,
+                        std::int64_t i) {
+    if (at.mode == nearest && factor == 0) return kernels::nearest_pixel(size, results, i);
+    const float scale = factor == 0 ? float(size) / float(results) : float(1 / factor);
+    const float position = (at.mode == nearest ? float(i) : float(i) + 0.5F) * scale;
+    return std::min(std::int64_t(position), size - 1);
+}
+
+// Position of result i between the centres of pixels.
+double position_of(const Resize& at, double factor, std::int64_t size, std::int64_t results, std::int64_t i) {
+    if (at.align_corners) return results > 1 ? double(i) * double(size - 1) / double(results - 1) : 0;
+    return (double(i) + 0.5) * (factor == 0 ? double(size) / double(results) : 1 / factor) - 0.5;
+}
+
+Reads reads_of(const Resize& at, double factor, std::int64_t size, std::int64_t results) {
+    const bool single = at.mode == nearest || at.mode == nearest_exact;
+    Reads reads(single ? 1 : at.mode == bicubic ? 4 : 2);
+    for (std::int64_t i = 0; i < results; ++i) {
+        if (single) {
+            reads.add(0, nearest_by(at, factor, size, results, i), 1);
+            continue;
+        }
+        double position = position_of(at, factor, size, results, i);
+        if (at.mode != bicubic) position = std::clamp(position, 0.0, double(size - 1));
+        const double pixel = std::floor(position), t = position - pixel;
+        double weights[4] = {1 - t, t};
+        if (at.mode == bicubic) cubic_weights(t, weights);
+        const std::int64_t first = std::int64_t(pixel) - (at.mode == bicubic ? 1 : 0);
+        for (std::size_t k = 0; k < reads.pixels.size(); ++k)
+            reads.add(k, std::clamp<std::int64_t>(first + std::int64_t(k), 0, size - 1), weights[k]);
+    }
+    return reads;
+}
+
+// A volume resized as images, and then lines of their pixels along the depth.
+Tensor resized_volume(const Tensor& x, const std::int64_t* sizes, bool linearly, bool align_corners) {
+    const std::int64_t n = x.size(0), depth = x.size(1), c = x.size(4), pixels = sizes[1] * sizes[2];
+    const auto resize = [&](const Tensor& images, Size2d size) {
+        return call(interpolate_op, {images}, {size, linearly, align_corners},
+                    {images.size(0), size.height, size.width, c});
+    };
+    const Tensor slices = resize(x.reshape({n * depth, x.size(2), x.size(3), c}), {sizes[1], sizes[2]});
+    return resize(slices.reshape({n, depth, pixels, c}), {sizes[0], pixels})
+        .reshape({n, sizes[0], sizes[1], sizes[2], c});
+}
+
+bool has_factor(const Resize& at) {
+    return std::any_of(at.factors, at.factors + 3, [](double factor) { return factor != 0; });
+}
+
+const Op<Resize> resize_op{{}, nullptr, [](In in, const Resize& at) -> Tensors {
+                               if (at.mode == trilinear && !has_factor(at))
+                                   return {resized_volume(in[0], at.sizes, true, at.align_corners)};
+                               Tensor y = in[0];
+                               for (int d = 1; d + 1 < in[0].dim(); ++d)
+                                   y = resized(y, d,
+                                               reads_of(at, at.factors[d - 1], y.size(d), at.sizes[d - 1]));
+                               return {y};
+                           }};
+
+// ---- checks
+
+void check_mode(const Tensor& x, const InterpolateOptions& options) {
+    const char* op = "interpolate";
+    check_enumerator(op, "mode", options.mode, nearest_exact);
+    check_floating(op, x);
+    check(x.dim() >= 3 && x.dim() <= 5, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.dim(),
+          " dimensions, but must be [batch, length, channels], [batch, height, width, channels] or [batch, "
+          "depth, height, width, channels]");
+    for (int d = 1; d + 1 < x.dim(); ++d)
+        check(x.size(d) > 0, ErrorKind::shape, op, ": input ", x.shape(), " has no pixels", image_layout);
+    const InterpolateMode mode = options.mode;
+    const int axes = mode == linear ? 1 : mode == bilinear || mode == bicubic ? 2 : mode == trilinear ? 3 : 0;
+    check(axes == 0 || axes == x.dim() - 2, ErrorKind::value, op, ": input ", x.shape(),
+          " does not fit the mode; linear is for signals, bilinear and bicubic for images, trilinear for "
+          "volumes");
+    check(axes != 0 || !options.align_corners, ErrorKind::value, op,
+          ": align_corners is for linear, bilinear, bicubic and trilinear only");
+}
+
+void check_sizes(const std::int64_t* sizes, int axes) {
+    constexpr std::int64_t highest = 0x7fffffff;  // so that products of two sizes fit
+    Shape shown;
+    bool inside = true;
+    for (int d = 0; d < axes; ++d) {
+        shown.push_back(sizes[d]);
+        inside = inside && sizes[d] > 0 && sizes[d] <= highest;
+    }
+    check(inside, ErrorKind::value, "interpolate: size is ", shown, "; each must be 1 to 2^31 - 1");
+}
+
+Tensor averaged(const Tensor& x, const std::int64_t* sizes) {
+    if (x.dim() == 3) return adaptive_avg_pool1d(x, sizes[0]);
+    if (x.dim() == 4) return adaptive_avg_pool2d(x, {sizes[0], sizes[1]});
+    return adaptive_avg_pool3d(x, {sizes[0], sizes[1], sizes[2]});
+}
+
+Tensor interpolated(const Tensor& x, const Resize& at) {
+    check_sizes(at.sizes, x.dim() - 2);
+    if (at.mode == area) return averaged(x, at.sizes);
+    Shape shape = x.shape();
+    for (int d = 1; d + 1 < x.dim(); ++d) shape[d] = at.sizes[d - 1];
+    const bool by_kernel = at.mode == nearest || at.mode == linear || at.mode == bilinear;
+    if (!by_kernel || has_factor(at)) return call(resize_op, {x}, at, shape);
+    if (x.dim() == 5) return resized_volume(x, at.sizes, false, false);
+    const bool linearly = at.mode != nearest;
+    if (x.dim() == 4)
+        return call(interpolate_op, {x}, {{at.sizes[0], at.sizes[1]}, linearly, at.align_corners}, shape);
+    shape.insert(1, 1);
+    return call(interpolate_op, {x.unsqueeze(1)}, {{1, at.sizes[0]}, linearly, at.align_corners}, shape)
+        .squeeze(1);
+}
+
 }  // namespace
 
-Tensor interpolate(const Tensor& x, Size2d size, InterpolateOptions options) {
-    check_image("interpolate", x);
-    check_enumerator("interpolate", "mode", options.mode, InterpolateMode::bilinear);
-    constexpr std::int64_t highest = 0x7fffffff;  // so that products of two sizes fit
-    check(size.height > 0 && size.width > 0 && size.height <= highest && size.width <= highest,
-          ErrorKind::value, "interpolate: size is ", size.height, " x ", size.width,
-          "; both must be 1 to 2^31 - 1");
-    const bool bilinear = options.mode == InterpolateMode::bilinear;
-    check(bilinear || !options.align_corners, ErrorKind::value,
-          "interpolate: align_corners is for bilinear only");
-    const Shape shape{x.size(0), size.height, size.width, x.size(3)};
-    return call(interpolate_op, {x}, {size, bilinear, options.align_corners}, shape);
+Tensor interpolate(const Tensor& x, const Shape& size, const InterpolateOptions& options) {
+    const CompositeOp here("interpolate");
+    check_mode(x, options);
+    const int axes = x.dim() - 2;
+    check(options.scale_factor.count == 0, ErrorKind::value,
+          "interpolate: both a size and scale_factor; give one of them");
+    check(size.size() == 1 || size.size() == axes, ErrorKind::value, "interpolate: size ", size, " for ",
+          axes, " axes; give one number, or one for each");
+    Resize at{.mode = options.mode, .align_corners = options.align_corners};
+    for (int d = 0; d < axes; ++d) at.sizes[d] = size[size.size() == 1 ? 0 : d];
+    return interpolated(x, at);
+}
+
+Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
+    const CompositeOp here("interpolate");
+    check_mode(x, options);
+    const int axes = x.dim() - 2;
+    const ScaleFactor& scale = options.scale_factor;
+    check(scale.count == 1 || scale.count == axes, ErrorKind::value, "interpolate: ", scale.count,
+          " scale factors for ", axes, " axes; give one, or one for each");
+    Resize at{.mode = options.mode, .align_corners = options.align_corners};
+    for (int d = 0; d < axes; ++d) {
+        const double factor = scale.values[scale.count == 1 ? 0 : d], size = double(x.size(d + 1)) * factor;
+        check(factor > 0 && std::isfinite(factor), ErrorKind::value, "interpolate: scale_factor is ", factor,
+              "; it must be positive");
+        at.sizes[d] = std::int64_t(std::min(size, 0x1p40));  // check_sizes() refuses that many
+        if (!options.recompute_scale_factor && size != double(at.sizes[d])) at.factors[d] = factor;
+    }
+    return interpolated(x, at);
 }
 
 }  // namespace mezzo

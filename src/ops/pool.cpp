@@ -1,12 +1,10 @@
-// Pooling. The ops of the gradients are linear, and their gradients are ops of this file, too.
-#include <algorithm>
-#include <limits>
-#include <vector>
+// The ops of pooling. Those of the gradients are linear, and their gradients are ops of this file, too.
+#include "ops/pool.h"
 
-#include "autograd/op_observer.h"
+#include <cmath>
+#include <limits>
+
 #include "kernels/pool_geometry.h"
-#include "mezzo/image_ops.h"
-#include "ops/image.h"
 
 namespace mezzo {
 
@@ -62,30 +60,33 @@ template <class F> void for_places(const Tensor& x, const PoolWindow& window, Si
     }
 }
 
+// Kernel positions as kernels::MaxPool2d has them: as uint8, or, in windows of more positions than that holds,
+// as four bytes each.
+Tensor position_bytes(const Tensor& positions, std::int64_t count) {
+    if (count <= kernels::byte_places) return cast(positions, uint8);
+    Tensors bytes;
+    for (int k = 0; k < 4; ++k)
+        bytes.push_back(cast(remainder(floor(positions * std::ldexp(1.0, -8 * k)), 256), uint8));
+    return stack(bytes, -1);
+}
+
 Tensors max_pool2d_decomposition(In in, const kernels::MaxPool2d& at) {
     const Tensor& x = in[0];
     const Shape shape{x.size(0), at.size.height, at.size.width, x.size(3)};
     Tensor best =
         full(shape, -std::numeric_limits<double>::infinity(), {.dtype = x.dtype(), .device = x.device()});
     Tensor found;  // whether the window has had a pixel
+    Tensor position = zeros(shape, {.dtype = float64, .device = x.device()});
+    double count = 0;
     for_places(x, at.window, at.size, [&](const Tensor& v, const Tensor& inside) {
         const Tensor larger = logical_or(gt(v, best), ne(v, v));
         const Tensor better = found.defined() ? logical_or(larger, logical_not(found)) : inside;
-        best = where(logical_and(inside, better), v, best);
+        const Tensor taken = logical_and(inside, better);
+        best = where(taken, v, best);
+        position = where(taken, count++, position);
         found = found.defined() ? logical_or(found, inside) : inside;
     });
-    return {best};
-}
-
-// The number of elements by which each result divides its sum, along one axis.
-std::vector<float> counts_along(const PoolAxis& axis, std::int64_t size, std::int64_t results,
-                                bool with_padding) {
-    std::vector<float> counts;
-    for (std::int64_t i = 0; i < results; ++i) {
-        const kernels::PoolPlaces places = kernels::places_of(axis, size, results, i);
-        counts.push_back(float(kernels::count_of(axis, size, places, with_padding)));
-    }
-    return counts;
+    return {best, position_bytes(position, std::int64_t(count))};
 }
 
 Tensors avg_pool2d_decomposition(In in, const kernels::AvgPool2d& at) {
@@ -140,66 +141,21 @@ Tensors avg_pool2d_grad_vjp(const Node& c, const kernels::AvgPool2dGrad& at, con
     return {call(avg_pool2d_op, {g[0]}, {at.window, {shape[1], shape[2]}, at.count_include_pad}, shape)};
 }
 
-// ---- checks and sizes
-
-constexpr std::int64_t highest_option = 0x7fffffff;  // so that products of two of them fit
-
-void check_options(const char* op, const char* what, Size2d value, std::int64_t lowest) {
-    check(value.height >= lowest && value.width >= lowest && value.height <= highest_option &&
-              value.width <= highest_option,
-          ErrorKind::value, op, ": ", what, " is ", value.height, " x ", value.width, "; both must be ",
-          lowest, " to 2^31 - 1");
-}
-
-PoolWindow checked_window(const char* op, Size2d kernel, Size2d stride, Size2d padding, Size2d dilation) {
-    check_options(op, "kernel_size", kernel, 1);
-    check_options(op, "stride", stride, 0);
-    check_options(op, "padding", padding, 0);
-    check_options(op, "dilation", dilation, 1);
-    const auto axis = [&](const char* name, std::int64_t k, std::int64_t step, std::int64_t added,
-                          std::int64_t apart) {
-        const std::int64_t span = apart * (k - 1) + 1;
-        check(added <= span / 2, ErrorKind::value, op, ": padding ", added, " of the ", name,
-              " is more than half of the ", span, " that a window spans");
-        return PoolAxis{.kernel = std::int32_t(k),
-                        .stride = std::int32_t(step == 0 ? k : step),
-                        .padding = std::int32_t(added),
-                        .dilation = std::int32_t(apart)};
-    };
-    return {axis("height", kernel.height, stride.height, padding.height, dilation.height),
-            axis("width", kernel.width, stride.width, padding.width, dilation.width)};
-}
-
-// The number of windows along an axis.
-std::int64_t count_windows(const PoolAxis& axis, std::int64_t size, bool ceil_mode) {
-    const std::int64_t span = std::int64_t(axis.dilation) * (axis.kernel - 1) + 1;
-    const std::int64_t room = size + 2 * std::int64_t(axis.padding) - span;
-    if (room < 0 && (!ceil_mode || -room >= axis.stride)) return 0;
-    const std::int64_t extra = ceil_mode ? axis.stride - 1 : 0;
-    const std::int64_t count = (room + extra) / axis.stride + 1;
-    return ceil_mode && (count - 1) * axis.stride >= size + axis.padding ? count - 1 : count;
-}
-
-Size2d result_size(const char* op, const Tensor& x, const PoolWindow& window, bool ceil_mode) {
-    check_image(op, x);
-    const Size2d size(count_windows(window.height, x.size(1), ceil_mode),
-                      count_windows(window.width, x.size(2), ceil_mode));
-    check(size.height > 0 && size.width > 0, ErrorKind::shape, op, ": the ", window.height.kernel, " x ",
-          window.width.kernel, " kernel does not fit into the ", x.size(1), " x ", x.size(2),
-          " pixels of input ", x.shape(), image_layout);
-    return size;
-}
-
-constexpr PoolWindow adaptive_window{{.adaptive = true}, {.adaptive = true}};
-
-void check_adaptive(const char* op, const Tensor& x, Size2d size) {
-    check_image(op, x);
-    check_options(op, "output_size", size, 1);
-}
-
 Shape result_shape(const Tensor& x, Size2d size) { return {x.size(0), size.height, size.width, x.size(3)}; }
 
-Tensor max_pooled(const char* op, const Tensor& x, const PoolWindow& window, Size2d size) {
+}  // namespace
+
+std::vector<float> counts_along(const PoolAxis& axis, std::int64_t size, std::int64_t results,
+                                bool with_padding) {
+    std::vector<float> counts;
+    for (std::int64_t i = 0; i < results; ++i) {
+        const kernels::PoolPlaces places = kernels::places_of(axis, size, results, i);
+        counts.push_back(float(kernels::count_of(axis, size, places, with_padding)));
+    }
+    return counts;
+}
+
+Tensors max_pooled(const char* op, const Tensor& x, const PoolWindow& window, Size2d size, bool positions) {
     const Shape shape = result_shape(x, size);
     const std::int64_t height = places_along(window.height, x.size(1), size.height),
                        width = places_along(window.width, x.size(2), size.width);
@@ -209,83 +165,12 @@ Tensor max_pooled(const char* op, const Tensor& x, const PoolWindow& window, Siz
     Shape places = shape;
     if (count > kernels::byte_places) places.push_back(4);
     const Shape shapes[] = {shape, places};
-    return call(max_pool2d_op, Tensors{x}, {window, size}, std::span(shapes, recording(x) ? 2 : 1))[0];
+    return call(max_pool2d_op, Tensors{x}, {window, size},
+                std::span(shapes, positions || recording(x) ? 2 : 1));
 }
 
-// A pool of images applied to signals [N, L, C]: images of height 1.
-template <class F> Tensor of_signal(const char* op, const Tensor& x, const F& pool) {
-    check_floating(op, x);
-    check(x.dim() == 3, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.dim(),
-          " dimensions, not 3; signals are [batch, length, channels], and x.transpose(1, 2) makes one of "
-          "[batch, "
-          "channels, length]");
-    return pool(x.unsqueeze(1)).squeeze(1);
-}
-
-Tensor max_pool(const char* op, const Tensor& x, const MaxPool2dOptions& o) {
-    const PoolWindow window = checked_window(op, o.kernel_size, o.stride, o.padding, o.dilation);
-    return max_pooled(op, x, window, result_size(op, x, window, o.ceil_mode));
-}
-
-Tensor avg_pool(const char* op, const Tensor& x, const AvgPool2dOptions& o) {
-    const PoolWindow window = checked_window(op, o.kernel_size, o.stride, o.padding, 1);
-    const Size2d size = result_size(op, x, window, o.ceil_mode);
-    return call(avg_pool2d_op, {x}, {window, size, o.count_include_pad}, result_shape(x, size));
-}
-
-Tensor adaptive_max_pool(const char* op, const Tensor& x, Size2d size) {
-    check_adaptive(op, x, size);
-    return max_pooled(op, x, adaptive_window, size);
-}
-
-Tensor adaptive_avg_pool(const char* op, const Tensor& x, Size2d size) {
-    check_adaptive(op, x, size);
-    return call(avg_pool2d_op, {x}, {adaptive_window, size, false}, result_shape(x, size));
-}
-
-}  // namespace
-
-Tensor max_pool2d(const Tensor& x, const MaxPool2dOptions& options) {
-    return max_pool("max_pool2d", x, options);
-}
-Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
-    return avg_pool("avg_pool2d", x, options);
-}
-Tensor adaptive_avg_pool2d(const Tensor& x, Size2d size) {
-    const CompositeOp here("adaptive_avg_pool2d");
-    return adaptive_avg_pool("adaptive_avg_pool2d", x, size);
-}
-Tensor adaptive_max_pool2d(const Tensor& x, Size2d size) {
-    const CompositeOp here("adaptive_max_pool2d");
-    return adaptive_max_pool("adaptive_max_pool2d", x, size);
-}
-
-Tensor max_pool1d(const Tensor& x, const MaxPool1dOptions& o) {
-    const CompositeOp here("max_pool1d");
-    return of_signal("max_pool1d", x, [&](const Tensor& image) {
-        return max_pool("max_pool1d", image,
-                        {{1, o.kernel_size}, {1, o.stride}, {0, o.padding}, {1, o.dilation}, o.ceil_mode});
-    });
-}
-Tensor avg_pool1d(const Tensor& x, const AvgPool1dOptions& o) {
-    const CompositeOp here("avg_pool1d");
-    return of_signal("avg_pool1d", x, [&](const Tensor& image) {
-        return avg_pool(
-            "avg_pool1d", image,
-            {{1, o.kernel_size}, {1, o.stride}, {0, o.padding}, o.ceil_mode, o.count_include_pad});
-    });
-}
-Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t size) {
-    const CompositeOp here("adaptive_avg_pool1d");
-    return of_signal("adaptive_avg_pool1d", x, [&](const Tensor& image) {
-        return adaptive_avg_pool("adaptive_avg_pool1d", image, {1, size});
-    });
-}
-Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t size) {
-    const CompositeOp here("adaptive_max_pool1d");
-    return of_signal("adaptive_max_pool1d", x, [&](const Tensor& image) {
-        return adaptive_max_pool("adaptive_max_pool1d", image, {1, size});
-    });
+Tensor avg_pooled(const Tensor& x, const PoolWindow& window, Size2d size, bool count_include_pad) {
+    return call(avg_pool2d_op, {x}, {window, size, count_include_pad}, result_shape(x, size));
 }
 
 }  // namespace mezzo
