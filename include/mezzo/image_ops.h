@@ -29,6 +29,22 @@ struct Size3d {
     friend constexpr bool operator==(const Size3d&, const Size3d&) = default;
 };
 
+namespace detail {
+// An option's numbers along the axes of signals, images or volumes.
+struct AxisNumbers {
+    std::int64_t values[3] = {};
+    int count;
+    constexpr AxisNumbers(std::int64_t length) : values{length}, count(1) {}
+    constexpr AxisNumbers(Size2d size) : values{size.height, size.width}, count(2) {}
+    constexpr AxisNumbers(Size3d size) : values{size.depth, size.height, size.width}, count(3) {}
+    template <class Size> constexpr Size as() const {
+        if constexpr (std::same_as<Size, Size3d>) return {values[0], values[1], values[2]};
+        if constexpr (std::same_as<Size, Size2d>) return {values[0], values[1]};
+        if constexpr (std::same_as<Size, std::int64_t>) return values[0];
+    }
+};
+}  // namespace detail
+
 // Padding of a convolution whose result is as large as its input: PyTorch's padding="same". Where the total
 // is odd, the end gets one zero more. Error(value) with a stride other than 1. PyTorch's "valid" is 0.
 inline constexpr std::int64_t same_padding = std::numeric_limits<std::int64_t>::min();

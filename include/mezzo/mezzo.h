@@ -17,7 +17,6 @@
 #include "mezzo/cuda.h"
 #include "mezzo/custom_optimizer.h"
 #include "mezzo/device.h"
-#include "mezzo/dropout_layers.h"
 #include "mezzo/eval_mode.h"
 #include "mezzo/fast_path.h"
 #include "mezzo/grad_scaler.h"

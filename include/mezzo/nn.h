@@ -14,7 +14,6 @@
 
 #include "mezzo/any_module.h"
 #include "mezzo/conv_layers.h"
-#include "mezzo/dropout_layers.h"
 #include "mezzo/module.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
@@ -156,6 +155,21 @@ public:
     double p;
     MEZZO_MODULE(Dropout)
 };
+
+// Dropouts of whole channels, and those for SELU; see the functions in image_ops.h.
+#define MEZZO_DROPOUT(Class, function)                                                                \
+    class Class : public Dropout {                                                                    \
+    public:                                                                                           \
+        using Dropout::Dropout;                                                                       \
+        [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, p, training()); } \
+        MEZZO_MODULE(Class)                                                                           \
+    };
+MEZZO_DROPOUT(Dropout1d, dropout1d)
+MEZZO_DROPOUT(Dropout2d, dropout2d)
+MEZZO_DROPOUT(Dropout3d, dropout3d)
+MEZZO_DROPOUT(AlphaDropout, alpha_dropout)
+MEZZO_DROPOUT(FeatureAlphaDropout, feature_alpha_dropout)
+#undef MEZZO_DROPOUT
 
 // Joins the dimensions from start_dim to end_dim, both included, into one; all but the first by default.
 class Flatten : public Module {

@@ -18,13 +18,33 @@
 
 namespace mezzo::nn {
 
+namespace detail {
+// Texts of options as PyTorch prints them: 3, or (3, 5).
+struct WindowText {
+    mezzo::detail::AxisNumbers kernel, stride, padding, dilation;
+    bool has_dilation, has_ceil_mode, ceil_mode, has_count_include_pad, count_include_pad;
+};
+std::string text_of(const mezzo::detail::AxisNumbers& numbers);
+std::string text_of(const WindowText& window);
+template <class Options> std::string describe_window(const Options& o) {
+    WindowText text{o.kernel_size, o.stride, o.padding, o.kernel_size, false, false, false, false, false};
+    if constexpr (requires { o.dilation; }) text.dilation = o.dilation;
+    if constexpr (requires { o.ceil_mode; }) text.ceil_mode = o.ceil_mode;
+    if constexpr (requires { o.count_include_pad; }) text.count_include_pad = o.count_include_pad;
+    text.has_dilation = requires { o.dilation; };
+    text.has_ceil_mode = requires { o.ceil_mode; };
+    text.has_count_include_pad = requires { o.count_include_pad; };
+    return text_of(text);
+}
+}  // namespace detail
+
 // Pooling over windows, with the options of the function.
 #define MEZZO_POOL(Class, function, Options, more)                                              \
     class Class : public Module {                                                               \
     public:                                                                                     \
         explicit Class(const Options& pool_options) : options(pool_options) {}                  \
         [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, options); } \
-        more std::string describe() const override;                                             \
+        more std::string describe() const override { return detail::describe_window(options); } \
                                                                                                 \
         Options options;                                                                        \
         MEZZO_MODULE(Class)                                                                     \
@@ -41,15 +61,15 @@ MEZZO_POOL(MaxPool3d, max_pool3d, MaxPool3dOptions, MEZZO_WITH_INDICES(max_pool3
 #undef MEZZO_POOL
 
 // Pooling to a size: nn::AdaptiveAvgPool2d(1), nn::AdaptiveAvgPool2d({5, 7}).
-#define MEZZO_POOL(Class, function, Size, more)                                                     \
-    class Class : public Module {                                                                   \
-    public:                                                                                         \
-        explicit Class(Size size) : output_size(size) {}                                            \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, output_size); } \
-        more std::string describe() const override;                                                 \
-                                                                                                    \
-        Size output_size;                                                                           \
-        MEZZO_MODULE(Class)                                                                         \
+#define MEZZO_POOL(Class, function, Size, more)                                                              \
+    class Class : public Module {                                                                            \
+    public:                                                                                                  \
+        explicit Class(Size size) : output_size(size) {}                                                     \
+        [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, output_size); }          \
+        more std::string describe() const override { return "output_size=" + detail::text_of(output_size); } \
+                                                                                                             \
+        Size output_size;                                                                                    \
+        MEZZO_MODULE(Class)                                                                                  \
     };
 MEZZO_POOL(AdaptiveAvgPool1d, adaptive_avg_pool1d, std::int64_t, )
 MEZZO_POOL(AdaptiveAvgPool2d, adaptive_avg_pool2d, Size2d, )
@@ -77,7 +97,7 @@ MEZZO_POOL(AdaptiveMaxPool3d, adaptive_max_pool3d, Size3d,
             with_size.output_size = output_size;                                            \
             return function(x, indices, with_size);                                         \
         }                                                                                   \
-        std::string describe() const override;                                              \
+        std::string describe() const override { return detail::describe_window(options); }  \
                                                                                             \
         Options options;                                                                    \
         MEZZO_MODULE(Class)                                                                 \
@@ -132,7 +152,6 @@ public:
     explicit Pad(std::vector<Padding> sides, PadMode pad_mode = PadMode::constant, Scalar number = 0)
         : padding(std::move(sides)), mode(pad_mode), value(number) {}
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return pad(x, padding, mode, value); }
-    std::string describe() const override;
 
     std::vector<Padding> padding;
     PadMode mode;
@@ -146,7 +165,7 @@ public:
     public:                                                                                    \
         explicit Class(std::int64_t value) : number(value) {}                                  \
         [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, number); } \
-        std::string describe() const override;                                                 \
+        std::string describe() const override { return #number "=" + std::to_string(number); } \
                                                                                                \
         std::int64_t number;                                                                   \
         MEZZO_MODULE(Class)                                                                    \
@@ -160,7 +179,7 @@ class Unfold : public Module {
 public:
     explicit Unfold(const UnfoldOptions& unfold_options) : options(unfold_options) {}
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return unfold(x, options); }
-    std::string describe() const override;
+    std::string describe() const override { return detail::describe_window(options); }
 
     UnfoldOptions options;
     MEZZO_MODULE(Unfold)
@@ -170,7 +189,9 @@ class Fold : public Module {
 public:
     Fold(Size2d size, const UnfoldOptions& fold_options) : output_size(size), options(fold_options) {}
     [[nodiscard]] Tensor operator()(const Tensor& x) const { return fold(x, output_size, options); }
-    std::string describe() const override;
+    std::string describe() const override {
+        return "output_size=" + detail::text_of(output_size) + ", " + detail::describe_window(options);
+    }
 
     Size2d output_size;
     UnfoldOptions options;

@@ -14,6 +14,7 @@ namespace mezzo {
 
 namespace {
 
+using detail::AxisNumbers;
 using kernels::ConvGeometry;
 
 const KernelOf<kernels::Conv2dWeightGrad> weight_grad_kernel;
@@ -128,36 +129,59 @@ namespace {
 // Options of one axis, for the checks.
 struct Axis {
     const char* name;
-    std::int64_t stride, padding, dilation;
+    std::int64_t stride = 1, padding = 0, dilation = 1, output_padding = 0;
 };
-using AxisList = std::span<const Axis>;
+
+// A convolution's options along depth, height and width. Axes before `first` are those that images and signals
+// do not have.
+struct Axes {
+    const char* op;
+    int first;
+    std::int64_t groups;
+    Axis axis[3] = {{"depth"}, {"height"}, {"width"}};
+
+    Axes(const char* name, const AxisNumbers& stride, const AxisNumbers& padding, const AxisNumbers& dilation,
+         std::int64_t group_count, const AxisNumbers* output_padding = nullptr)
+        : op(name), first(3 - stride.count), groups(group_count) {
+        for (int a = first; a < 3; ++a)
+            axis[a] = {axis[a].name, stride.values[a - first], padding.values[a - first],
+                       dilation.values[a - first],
+                       output_padding == nullptr ? 0 : output_padding->values[a - first]};
+        if (first == 2) axis[2].name = "length";
+    }
+    int rank() const { return 5 - first; }
+    // The dimension of axis a in the input and in the weight.
+    int dim(int a) const { return a - first + 1; }
+    // The part along height and width.
+    ConvGeometry image() const {
+        return {{axis[1].stride, axis[2].stride},
+                {axis[1].padding, axis[2].padding},
+                {axis[1].dilation, axis[2].dilation},
+                groups};
+    }
+};
 
 // Names of the layouts in errors.
 struct Words {
     const char *things, *input, *weight, *transposed_weight, *permute;
 };
-const Words& words_for(AxisList axes) {
-    static const Words signal{"signals", "[batch, length, channels]", "[out, kernel size, in / groups]",
-                              "[in, kernel size, out / groups]", "permute({0, 2, 1})"};
-    static const Words image{"images", "[batch, height, width, channels]",
-                             "[out, kernel height, kernel width, in / groups]",
-                             "[in, kernel height, kernel width, out / groups]", "permute({0, 2, 3, 1})"};
-    static const Words volume{"volumes", "[batch, depth, height, width, channels]",
-                              "[out, kernel depth, kernel height, kernel width, in / groups]",
-                              "[in, kernel depth, kernel height, kernel width, out / groups]",
-                              "permute({0, 2, 3, 4, 1})"};
-    return axes.size() == 1 ? signal : axes.size() == 2 ? image : volume;
-}
+constexpr Words words[] = {
+    {"volumes", "[batch, depth, height, width, channels]",
+     "[out, kernel depth, kernel height, kernel width, in / groups]",
+     "[in, kernel depth, kernel height, kernel width, out / groups]", "permute({0, 2, 3, 4, 1})"},
+    {"images", "[batch, height, width, channels]", "[out, kernel height, kernel width, in / groups]",
+     "[in, kernel height, kernel width, out / groups]", "permute({0, 2, 3, 1})"},
+    {"signals", "[batch, length, channels]", "[out, kernel size, in / groups]",
+     "[in, kernel size, out / groups]", "permute({0, 2, 1})"}};
 
-void check_ranks(const char* op, const Tensor& x, const Tensor& weight, AxisList axes,
-                 const char* weight_layout) {
-    const int rank = int(axes.size()) + 2;
-    const Words& words = words_for(axes);
-    check(x.dim() == rank, ErrorKind::shape, op, ": input ", x.shape(), " is not ", words.input,
-          x.dim() == rank - 1 ? "; give it a batch of one with unsqueeze(0)" : "");
-    check(weight.dim() == rank, ErrorKind::shape, op, ": weight ", weight.shape(), " is not ", weight_layout);
-    for (int d = 1; d <= int(axes.size()); ++d)
-        check(weight.size(d) > 0, ErrorKind::shape, op, ": weight ", weight.shape(),
+void check_ranks(const Axes& axes, const Tensor& x, const Tensor& weight, const char* weight_layout) {
+    const int rank = axes.rank();
+    check(x.dim() == rank, ErrorKind::shape, axes.op, ": input ", x.shape(), " is not ",
+          words[axes.first].input, x.dim() == rank - 1 ? "; give it a batch of one with unsqueeze(0)" : "");
+    check(weight.dim() == rank, ErrorKind::shape, axes.op, ": weight ", weight.shape(), " is not ",
+          weight_layout);
+    for (int d = 1; d + 1 < rank; ++d)
+        check(weight.size(d) > 0, ErrorKind::shape, axes.op, ": weight ", weight.shape(),
               " has no taps; weights are ", weight_layout);
 }
 
@@ -169,30 +193,26 @@ void check_number(const char* op, const char* what, std::int64_t value, std::int
           least, ", ", largest, "]");
 }
 
-void check_numbers(const char* op, AxisList axes, std::int64_t groups) {
-    for (const Axis& axis : axes) {
-        check_number(op, "stride", axis.stride, 1);
-        const bool same = axis.padding == same_padding;
-        check(!same || axis.stride == 1, ErrorKind::value, op, ": same_padding with stride ", axis.stride,
-              "; it needs stride 1");
-        check_number(op, "padding", same ? 0 : axis.padding, 0);
-        check_number(op, "dilation", axis.dilation, 1);
+void check_numbers(const Axes& axes) {
+    for (const Axis& axis : axes.axis) {
+        check_number(axes.op, "stride", axis.stride, 1);
+        check_number(axes.op, "padding", axis.padding, 0);
+        check_number(axes.op, "dilation", axis.dilation, 1);
     }
-    check_number(op, "groups", groups, 1);
+    check_number(axes.op, "groups", axes.groups, 1);
 }
 
 // Checks that the channels that the weight reads are those of the input. The usual cause of a wrong number is
 // an input or a weight in PyTorch's order.
-void check_channels(const char* op, const Tensor& x, std::int64_t reads, const Tensor& weight,
-                    AxisList axes) {
+void check_channels(const Axes& axes, const Tensor& x, std::int64_t reads, const Tensor& weight) {
     if (x.size(-1) == reads) return;
-    const Words& words = words_for(axes);
-    check(x.size(1) != reads, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.size(-1),
-          " channels in its last dimension, but weight ", weight.shape(), " reads ", reads, "; ",
-          words.things, " are ", words.input, ": x.", words.permute);
-    fail(ErrorKind::shape, op, ": input ", x.shape(), " has ", x.size(-1), " channels, but weight ",
-         weight.shape(), " reads ", reads, "; ", words.things, " are ", words.input,
-         ", and PyTorch's input and weight become mezzo's by ", words.permute);
+    const Words& w = words[axes.first];
+    check(x.size(1) != reads, ErrorKind::shape, axes.op, ": input ", x.shape(), " has ", x.size(-1),
+          " channels in its last dimension, but weight ", weight.shape(), " reads ", reads, "; ", w.things,
+          " are ", w.input, ": x.", w.permute);
+    fail(ErrorKind::shape, axes.op, ": input ", x.shape(), " has ", x.size(-1), " channels, but weight ",
+         weight.shape(), " reads ", reads, "; ", w.things, " are ", w.input,
+         ", and PyTorch's input and weight become mezzo's by ", w.permute);
 }
 
 void check_bias(const char* op, const Tensor& bias, const Tensor& weight, std::int64_t channels) {
@@ -202,83 +222,77 @@ void check_bias(const char* op, const Tensor& bias, const Tensor& weight, std::i
           " does not fit a result with ", channels, " channels");
 }
 
-// The size of the result along axis d, checked.
-std::int64_t checked_size(const char* op, const Tensor& x, const Tensor& weight, AxisList axes, int d) {
-    const Axis& axis = axes[std::size_t(d)];
-    const std::int64_t size =
-        conv_size(x.size(d + 1), weight.size(d + 1), axis.stride, axis.padding, axis.dilation);
-    check(size >= 0, ErrorKind::shape, op, ": padding ", axis.padding, " or dilation ", axis.dilation,
+// Checks what does not depend on sizes and returns the number of channels of the result.
+std::int64_t checked_channels(const Axes& axes, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                              bool transposed) {
+    const Words& w = words[axes.first];
+    check_factors(axes.op, x, weight);
+    check_ranks(axes, x, weight, transposed ? w.transposed_weight : w.weight);
+    check_numbers(axes);
+    std::int64_t others = 0;
+    check(!__builtin_mul_overflow(weight.size(-1), axes.groups, &others), ErrorKind::shape, axes.op, ": ",
+          axes.groups, " groups of ", weight.size(-1), " channels are beyond 2^63");
+    if (transposed) check_channels(axes, x, weight.size(0), weight);
+    check(weight.size(0) % axes.groups == 0, ErrorKind::shape, axes.op, ": ", axes.groups,
+          " groups do not divide the ", weight.size(0), " channels of the ", transposed ? "input" : "result");
+    if (!transposed) check_channels(axes, x, others, weight);
+    const std::int64_t channels = transposed ? others : weight.size(0);
+    check_bias(axes.op, bias, weight, channels);
+    return channels;
+}
+
+// The size of the result along axis a, checked.
+std::int64_t checked_size(const Axes& axes, const Tensor& x, const Tensor& weight, int a) {
+    if (a < axes.first) return 1;
+    const Axis& axis = axes.axis[a];
+    const std::int64_t in = x.size(axes.dim(a)), kernel = weight.size(axes.dim(a));
+    const std::int64_t size = conv_size(in, kernel, axis.stride, axis.padding, axis.dilation);
+    check(size >= 0, ErrorKind::shape, axes.op, ": padding ", axis.padding, " or dilation ", axis.dilation,
           " makes sizes beyond 2^63");
-    check(size > 0, ErrorKind::shape, op, ": a kernel of ", weight.size(d + 1), " with dilation ",
-          axis.dilation, " does not fit into ", axis.name, " ", x.size(d + 1), " with padding ",
-          axis.padding);
+    check(size > 0, ErrorKind::shape, axes.op, ": a kernel of ", kernel, " with dilation ", axis.dilation,
+          " does not fit into ", axis.name, " ", in, " with padding ", axis.padding);
+    return size;
+}
+
+// (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
+std::int64_t transposed_size(const Axes& axes, const Tensor& x, const Tensor& weight, int a) {
+    if (a < axes.first) return 1;
+    const Axis& axis = axes.axis[a];
+    const std::int64_t in = x.size(axes.dim(a)), kernel = weight.size(axes.dim(a));
+    check(axis.output_padding >= 0 && axis.output_padding < std::max(axis.stride, axis.dilation),
+          ErrorKind::value, axes.op, ": output_padding ", axis.output_padding, " is not in [0, ",
+          std::max(axis.stride, axis.dilation), "), the larger of stride and dilation");
+    std::int64_t size = 0, covered = 0, cropped = 0;
+    const bool beyond = __builtin_mul_overflow(in - 1, axis.stride, &size) ||
+                        __builtin_mul_overflow(kernel - 1, axis.dilation, &covered) ||
+                        __builtin_mul_overflow(axis.padding, 2, &cropped) ||
+                        __builtin_add_overflow(size, covered, &size) ||
+                        __builtin_add_overflow(size, axis.output_padding + 1, &size) ||
+                        __builtin_sub_overflow(size, cropped, &size);
+    check(!beyond, ErrorKind::shape, axes.op, ": the ", axis.name, " of the result is beyond 2^63");
+    check(size > 0, ErrorKind::shape, axes.op, ": ", axis.name, " ", in, " with a kernel of ", kernel,
+          " and padding ", axis.padding, " gives a result of ", axis.name, " ", size);
     return size;
 }
 
 // Replaces same_padding by the number of zeros on each side. Where both sides differ, they are added to x.
-Tensor with_same_padding(const Tensor& x, const Tensor& weight, std::span<Axis> axes) {
-    std::vector<Padding> uneven;
-    for (int d = 1; d <= int(axes.size()); ++d) {
-        Axis& axis = axes[std::size_t(d) - 1];
+Tensor with_same_padding(const Tensor& x, const Tensor& weight, Axes& axes) {
+    Tensor y = x;
+    for (int a = axes.first; a < 3; ++a) {
+        Axis& axis = axes.axis[a];
         if (axis.padding != same_padding) continue;
-        const std::int64_t total = axis.dilation * (weight.size(d) - 1), before = total / 2;
-        axis.padding = total % 2 == 0 ? before : 0;
-        if (total % 2 != 0) uneven.push_back({d, before, total - before});
+        check(axis.stride == 1, ErrorKind::value, axes.op, ": same_padding with stride ", axis.stride,
+              "; it needs stride 1");
+        check_number(axes.op, "dilation", axis.dilation, 1);
+        axis.padding = 0;
+        if (!weight.defined() || weight.dim() != axes.rank() || !x.defined() || x.dim() != axes.rank())
+            continue;
+        const int d = axes.dim(a);
+        const std::int64_t total = axis.dilation * std::max<std::int64_t>(weight.size(d) - 1, 0);
+        axis.padding = total / 2;
+        if (total % 2 != 0) y = pad(y, {{d, 0, 1}});
     }
-    return uneven.empty() ? x : pad(x, uneven);
-}
-
-// Checks a convolution and returns its input, padded where `axes` say same_padding.
-Tensor checked_input(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                     std::span<Axis> axes, std::int64_t groups) {
-    check_factors(op, x, weight);
-    check_ranks(op, x, weight, axes, words_for(axes).weight);
-    check_numbers(op, axes, groups);
-    check(weight.size(0) % groups == 0, ErrorKind::shape, op, ": ", groups, " groups do not divide the ",
-          weight.size(0), " channels of the result");
-    std::int64_t reads = 0;
-    check(!__builtin_mul_overflow(weight.size(-1), groups, &reads), ErrorKind::shape, op, ": ", groups,
-          " groups of ", weight.size(-1), " channels are beyond 2^63");
-    check_channels(op, x, reads, weight, axes);
-    check_bias(op, bias, weight, weight.size(0));
-    return with_same_padding(x, weight, axes);
-}
-
-// Checks a transposed convolution and returns the number of channels of its result.
-std::int64_t checked_channels(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                              AxisList axes, std::int64_t groups) {
-    check_factors(op, x, weight);
-    check_ranks(op, x, weight, axes, words_for(axes).transposed_weight);
-    for (const Axis& axis : axes)
-        check(axis.padding != same_padding, ErrorKind::value, op, ": same_padding is for convolutions");
-    check_numbers(op, axes, groups);
-    check_channels(op, x, weight.size(0), weight, axes);
-    check(weight.size(0) % groups == 0, ErrorKind::shape, op, ": ", groups, " groups do not divide the ",
-          weight.size(0), " channels of the input");
-    std::int64_t channels = 0;
-    check(!__builtin_mul_overflow(weight.size(-1), groups, &channels), ErrorKind::shape, op, ": ", groups,
-          " groups of ", weight.size(-1), " channels are beyond 2^63");
-    check_bias(op, bias, weight, channels);
-    return channels;
-}
-
-// (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
-std::int64_t transposed_size(const char* op, const Tensor& x, const Tensor& weight, const Axis& axis, int d,
-                             std::int64_t output_padding) {
-    check(output_padding >= 0 && output_padding < std::max(axis.stride, axis.dilation), ErrorKind::value, op,
-          ": output_padding ", output_padding, " is not in [0, ", std::max(axis.stride, axis.dilation),
-          "), the larger of stride and dilation");
-    std::int64_t size = 0, covered = 0, cropped = 0;
-    const bool beyond = __builtin_mul_overflow(x.size(d) - 1, axis.stride, &size) ||
-                        __builtin_mul_overflow(weight.size(d) - 1, axis.dilation, &covered) ||
-                        __builtin_mul_overflow(axis.padding, 2, &cropped) ||
-                        __builtin_add_overflow(size, covered, &size) ||
-                        __builtin_add_overflow(size, output_padding + 1, &size) ||
-                        __builtin_sub_overflow(size, cropped, &size);
-    check(!beyond, ErrorKind::shape, op, ": the ", axis.name, " of the result is beyond 2^63");
-    check(size > 0, ErrorKind::shape, op, ": ", axis.name, " ", x.size(d), " with a kernel of ",
-          weight.size(d), " and padding ", axis.padding, " gives a result of ", axis.name, " ", size);
-    return size;
+    return y;
 }
 
 Tensor run_conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& at,
@@ -365,102 +379,94 @@ Tensor conv_of_slices(const Tensor& x, const Tensor& weight, const Tensor& bias,
     return autograd::apply_function({.name = "conv3d"}, forward, backward, in)[0];
 }
 
-}  // namespace
-
-Tensor conv2d(const Tensor& image, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
-    Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
-                   {"width", o.stride.width, o.padding.width, o.dilation.width}};
-    const Tensor x = checked_input("conv2d", image, weight, bias, axes, o.groups);
-    const Size2d size{checked_size("conv2d", x, weight, axes, 0), checked_size("conv2d", x, weight, axes, 1)};
-    return run_conv2d(x, weight, bias, {o.stride, {axes[0].padding, axes[1].padding}, o.dilation, o.groups},
-                      size);
+// x [N, D, H, W, C] as images, [N * D, H, W, C].
+Tensor slices_of(const Tensor& x) {
+    return x.reshape({x.size(0) * x.size(1), x.size(2), x.size(3), x.size(4)});
 }
 
-Tensor conv1d(const Tensor& signal, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
-    const CompositeOp here("conv1d");
-    Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
-    const Tensor x = checked_input("conv1d", signal, weight, bias, axes, o.groups);
-    const Size2d size{1, checked_size("conv1d", x, weight, axes, 0)};
-    const ConvGeometry at{.stride = {1, o.stride},
-                          .padding = {0, axes[0].padding},
-                          .dilation = {1, o.dilation},
-                          .groups = o.groups};
-    return run_conv2d(x.unsqueeze(1), weight.unsqueeze(1), bias, at, size).squeeze(1);
-}
-
-Tensor conv3d(const Tensor& volume, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
-    const CompositeOp here("conv3d");
-    const char* op = "conv3d";
-    Axis axes[] = {{"depth", o.stride.depth, o.padding.depth, o.dilation.depth},
-                   {"height", o.stride.height, o.padding.height, o.dilation.height},
-                   {"width", o.stride.width, o.padding.width, o.dilation.width}};
-    Tensor x = checked_input(op, volume, weight, bias, axes, o.groups);
-    const Size3d size{checked_size(op, x, weight, axes, 0), checked_size(op, x, weight, axes, 1),
-                      checked_size(op, x, weight, axes, 2)};
-    const DepthTaps depth{weight.size(1), o.stride.depth, o.dilation.depth, size.depth, o.groups};
-    const ConvGeometry image{.stride = {o.stride.height, o.stride.width},
-                             .padding = {axes[1].padding, axes[2].padding},
-                             .dilation = {o.dilation.height, o.dilation.width},
-                             .groups = o.groups};
-    const Size2d image_size{size.height, size.width};
+Tensor conv_of_volume(const Tensor& given, const Tensor& weight, const Tensor& bias, const Axes& axes,
+                      Size3d size) {
+    const Axis& d = axes.axis[0];
+    const DepthTaps depth{weight.size(1), d.stride, d.dilation, size.depth, axes.groups};
     const Tensor w = image_weight(weight);
-    if (axes[0].padding != 0) x = pad(x, {{1, axes[0].padding, axes[0].padding}});
+    Tensor x = d.padding == 0 ? given : pad(given, {{1, d.padding, d.padding}});
     x = cast(x, autocast_dtype(CastPolicy::low, x));
+    const Size2d image{size.height, size.width};
     const Tensor y = depth.kernel == 1 && depth.stride == 1
-                         ? run_conv2d(x.reshape({x.size(0) * x.size(1), x.size(2), x.size(3), x.size(4)}), w,
-                                      bias, image, image_size)
-                         : conv_of_slices(x, w, bias, image, depth, image_size);
+                         ? run_conv2d(slices_of(x), w, bias, axes.image(), image)
+                         : conv_of_slices(x, w, bias, axes.image(), depth, image);
     return y.reshape({x.size(0), size.depth, size.height, size.width, weight.size(0)});
 }
 
-Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const ConvTranspose2dOptions& o) {
-    const char* op = "conv_transpose2d";
-    const Axis axes[] = {{"height", o.stride.height, o.padding.height, o.dilation.height},
-                         {"width", o.stride.width, o.padding.width, o.dilation.width}};
-    (void)checked_channels(op, x, weight, bias, axes, o.groups);
-    const Size2d size{transposed_size(op, x, weight, axes[0], 1, o.output_padding.height),
-                      transposed_size(op, x, weight, axes[1], 2, o.output_padding.width)};
-    return run_transposed(x, weight, bias, {o.stride, o.padding, o.dilation, o.groups}, size);
+Tensor transposed_of_volume(const Tensor& x, const Tensor& weight, const Tensor& bias, const Axes& axes,
+                            Size3d size) {
+    const Axis& d = axes.axis[0];
+    const DepthTaps depth{weight.size(1), d.stride, d.dilation, x.size(1), axes.groups};
+    const std::int64_t begin = d.padding, end = begin + size.depth;
+    const std::int64_t covered = (depth.results - 1) * depth.stride + depth.dilation * (depth.kernel - 1) + 1;
+    const Tensor parts =
+        run_transposed(slices_of(x), image_weight(weight), {}, axes.image(), {size.height, size.width});
+    const bool in_float = bias.defined() && is_16bit(parts.dtype());
+    const Tensor y =
+        summed_slices(parts, depth, x.size(0), std::max(covered, end), in_float ? float32 : parts.dtype())
+            .slice(1, begin, end);
+    return bias.defined() ? cast(y + bias, parts.dtype()) : y.contiguous();
+}
+
+Tensor convolution(const Tensor& given, const Tensor& weight, const Tensor& bias, Axes axes) {
+    const Tensor x = with_same_padding(given, weight, axes);
+    (void)checked_channels(axes, x, weight, bias, false);
+    const Size3d size{checked_size(axes, x, weight, 0), checked_size(axes, x, weight, 1),
+                      checked_size(axes, x, weight, 2)};
+    const Size2d image{size.height, size.width};
+    if (axes.first == 0) return conv_of_volume(x, weight, bias, axes, size);
+    if (axes.first == 1) return run_conv2d(x, weight, bias, axes.image(), image);
+    return run_conv2d(x.unsqueeze(1), weight.unsqueeze(1), bias, axes.image(), image).squeeze(1);
+}
+
+Tensor transposed(const Tensor& x, const Tensor& weight, const Tensor& bias, const Axes& axes) {
+    (void)checked_channels(axes, x, weight, bias, true);
+    const Size3d size{transposed_size(axes, x, weight, 0), transposed_size(axes, x, weight, 1),
+                      transposed_size(axes, x, weight, 2)};
+    const Size2d image{size.height, size.width};
+    if (axes.first == 0) return transposed_of_volume(x, weight, bias, axes, size);
+    if (axes.first == 1) return run_transposed(x, weight, bias, axes.image(), image);
+    return run_transposed(x.unsqueeze(1), weight.unsqueeze(1), bias, axes.image(), image).squeeze(1);
+}
+
+}  // namespace
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+    const CompositeOp here("conv1d");
+    return convolution(x, weight, bias, {"conv1d", o.stride, o.padding, o.dilation, o.groups});
+}
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
+    return convolution(x, weight, bias, {"conv2d", o.stride, o.padding, o.dilation, o.groups});
+}
+Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
+    const CompositeOp here("conv3d");
+    return convolution(x, weight, bias, {"conv3d", o.stride, o.padding, o.dilation, o.groups});
 }
 
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const ConvTranspose1dOptions& o) {
     const CompositeOp here("conv_transpose1d");
-    const char* op = "conv_transpose1d";
-    const Axis axes[] = {{"length", o.stride, o.padding, o.dilation}};
-    (void)checked_channels(op, x, weight, bias, axes, o.groups);
-    const Size2d size{1, transposed_size(op, x, weight, axes[0], 1, o.output_padding)};
-    const ConvGeometry at{
-        .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
-    return run_transposed(x.unsqueeze(1), weight.unsqueeze(1), bias, at, size).squeeze(1);
+    const AxisNumbers more = o.output_padding;
+    return transposed(x, weight, bias,
+                      {"conv_transpose1d", o.stride, o.padding, o.dilation, o.groups, &more});
 }
-
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose2dOptions& o) {
+    const AxisNumbers more = o.output_padding;
+    return transposed(x, weight, bias,
+                      {"conv_transpose2d", o.stride, o.padding, o.dilation, o.groups, &more});
+}
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const ConvTranspose3dOptions& o) {
     const CompositeOp here("conv_transpose3d");
-    const char* op = "conv_transpose3d";
-    const Axis axes[] = {{"depth", o.stride.depth, o.padding.depth, o.dilation.depth},
-                         {"height", o.stride.height, o.padding.height, o.dilation.height},
-                         {"width", o.stride.width, o.padding.width, o.dilation.width}};
-    (void)checked_channels(op, x, weight, bias, axes, o.groups);
-    const Size3d size{transposed_size(op, x, weight, axes[0], 1, o.output_padding.depth),
-                      transposed_size(op, x, weight, axes[1], 2, o.output_padding.height),
-                      transposed_size(op, x, weight, axes[2], 3, o.output_padding.width)};
-    const DepthTaps depth{weight.size(1), o.stride.depth, o.dilation.depth, x.size(1), o.groups};
-    const ConvGeometry image{.stride = {o.stride.height, o.stride.width},
-                             .padding = {o.padding.height, o.padding.width},
-                             .dilation = {o.dilation.height, o.dilation.width},
-                             .groups = o.groups};
-    const std::int64_t n = x.size(0), begin = o.padding.depth, end = begin + size.depth;
-    const std::int64_t covered = (depth.results - 1) * depth.stride + depth.dilation * (depth.kernel - 1) + 1;
-    const Tensor parts = run_transposed(x.reshape({n * x.size(1), x.size(2), x.size(3), x.size(4)}),
-                                        image_weight(weight), {}, image, {size.height, size.width});
-    const bool in_float = bias.defined() && is_16bit(parts.dtype());
-    Tensor y = summed_slices(parts, depth, n, std::max(covered, end), in_float ? float32 : parts.dtype())
-                   .slice(1, begin, end);
-    if (bias.defined()) y = cast(y + bias, parts.dtype());
-    return y.is_contiguous() ? y : y.contiguous();
+    const AxisNumbers more = o.output_padding;
+    return transposed(x, weight, bias,
+                      {"conv_transpose3d", o.stride, o.padding, o.dilation, o.groups, &more});
 }
 
 }  // namespace mezzo

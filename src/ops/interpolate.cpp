@@ -1,6 +1,6 @@
 // Resizing of signals, images and volumes. Nearest and linear modes of images have kernels; signals are images
-// of height 1, and volumes are resized as images and then along their depth. The other modes are sums of
-// look-ups along each axis.
+// of height 1, and volumes are resized as images and then along their depth. The other modes, and factors that
+// do not give whole sizes, are sums of look-ups along each axis.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -16,62 +16,6 @@ namespace mezzo {
 namespace {
 
 using enum InterpolateMode;
-
-// Pixels that the results along an axis read, and their factors; one vector per pixel of a result.
-struct Reads {
-    std::vector<std::vector<std::int64_t>> pixels;
-    std::vector<std::vector<double>> weights;
-    explicit Reads(std::size_t count) : pixels(count), weights(count) {}
-    void add(std::size_t i, std::int64_t pixel, double weight) {
-        pixels[i].push_back(pixel);
-        weights[i].push_back(weight);
-    }
-};
-
-// x resized along one dimension.
-Tensor resized(const Tensor& x, int dim, const Reads& reads) {
-    const std::int64_t results = std::int64_t(reads.pixels[0].size());
-    Shape shape = Shape::filled(x.dim(), 1);
-    shape[dim] = results;
-    Tensor y;
-    for (std::size_t i = 0; i < reads.pixels.size(); ++i) {
-        Tensor part = index_select(x, dim, Tensor::from(reads.pixels[i], {results}).to(x.device()));
-        if (reads.pixels.size() > 1)
-            part = part * Tensor::from(reads.weights[i], shape).to(x.dtype()).to(x.device());
-        y = y.defined() ? y + part : part;
-    }
-    return y;
-}
-
-Reads image_reads(const kernels::Interpolate& at, std::int64_t size, std::int64_t results) {
-    Reads reads(at.bilinear ? 2 : 1);
-    for (std::int64_t i = 0; i < results; ++i) {
-        const auto between = kernels::read_pixels<double>(at, size, results, i);
-        reads.add(0, between.pixel, 1 - between.weight);
-        if (at.bilinear) reads.add(1, between.next, between.weight);
-    }
-    return reads;
-}
-
-Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g);
-Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, const Tensors& g);
-
-const Op<kernels::Interpolate> interpolate_op{
-    {.saves = save_none}, interpolate_vjp, [](In in, const kernels::Interpolate& at) -> Tensors {
-        const Tensor rows = resized(in[0], 1, image_reads(at, in[0].size(1), at.size.height));
-        return {resized(rows, 2, image_reads(at, in[0].size(2), at.size.width))};
-    }};
-const Op<kernels::InterpolateGrad> interpolate_grad_op{{.saves = save_none}, interpolate_grad_vjp};
-
-Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g) {
-    return {call(interpolate_grad_op, {g[0]}, {at.bilinear, at.align_corners}, c.inputs[0].shape)};
-}
-Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, const Tensors& g) {
-    const Shape& shape = c.inputs[0].shape;
-    return {call(interpolate_op, {g[0]}, {{shape[1], shape[2]}, at.bilinear, at.align_corners}, shape)};
-}
-
-// ---- modes and coordinates that the kernels do not have
 
 struct Resize {
     static constexpr const char* name = "resize";
@@ -109,24 +53,57 @@ double position_of(const Resize& at, double factor, std::int64_t size, std::int6
     return (double(i) + 0.5) * (factor == 0 ? double(size) / double(results) : 1 / factor) - 0.5;
 }
 
-Reads reads_of(const Resize& at, double factor, std::int64_t size, std::int64_t results) {
-    const bool single = at.mode == nearest || at.mode == nearest_exact;
-    Reads reads(single ? 1 : at.mode == bicubic ? 4 : 2);
+// Tensor x resized along one dimension: a sum of as many look-ups as the mode reads pixels.
+Tensor resized(const Tensor& x, int dim, std::int64_t results, const Resize& at, double factor) {
+    const std::int64_t size = x.size(dim);
+    const int taps = at.mode == bicubic ? 4 : at.mode == nearest || at.mode == nearest_exact ? 1 : 2;
+    std::vector<std::int64_t> pixels(std::size_t(taps * results));
+    std::vector<double> weights(pixels.size());
     for (std::int64_t i = 0; i < results; ++i) {
-        if (single) {
-            reads.add(0, nearest_by(at, factor, size, results, i), 1);
-            continue;
+        double position = 0, of_pixel[4] = {};
+        if (taps == 1) {
+            position = double(nearest_by(at, factor, size, results, i));
+        } else {
+            position = position_of(at, factor, size, results, i);
+            if (taps == 2) position = std::clamp(position, 0.0, double(size - 1));
+            const double t = position - std::floor(position);
+            of_pixel[0] = 1 - t;
+            of_pixel[1] = t;
+            if (taps == 4) cubic_weights(t, of_pixel);
         }
-        double position = position_of(at, factor, size, results, i);
-        if (at.mode != bicubic) position = std::clamp(position, 0.0, double(size - 1));
-        const double pixel = std::floor(position), t = position - pixel;
-        double weights[4] = {1 - t, t};
-        if (at.mode == bicubic) cubic_weights(t, weights);
-        const std::int64_t first = std::int64_t(pixel) - (at.mode == bicubic ? 1 : 0);
-        for (std::size_t k = 0; k < reads.pixels.size(); ++k)
-            reads.add(k, std::clamp<std::int64_t>(first + std::int64_t(k), 0, size - 1), weights[k]);
+        const std::int64_t first = std::int64_t(std::floor(position)) - (taps == 4 ? 1 : 0);
+        for (int k = 0; k < taps; ++k) {
+            const std::size_t place = std::size_t(k * results + i);
+            pixels[place] = std::clamp<std::int64_t>(first + k, 0, size - 1);
+            weights[place] = of_pixel[k];
+        }
     }
-    return reads;
+    const Tensor read = index_select(x, dim, Tensor::from(pixels, {taps * results}).to(x.device()));
+    if (taps == 1) return read;
+    Shape parts = x.shape(), shape = Shape::filled(x.dim() + 1, 1);
+    parts[dim] = results;
+    parts.insert(dim, taps);
+    shape[dim] = taps;
+    shape[dim + 1] = results;
+    return sum(read.reshape(parts) * Tensor::from(weights, shape).to(x.dtype()).to(x.device()), {dim});
+}
+
+Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g);
+Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, const Tensors& g);
+
+const Op<kernels::Interpolate> interpolate_op{
+    {.saves = save_none}, interpolate_vjp, [](In in, const kernels::Interpolate& at) -> Tensors {
+        const Resize how{.mode = at.bilinear ? bilinear : nearest, .align_corners = at.align_corners};
+        return {resized(resized(in[0], 1, at.size.height, how, 0), 2, at.size.width, how, 0)};
+    }};
+const Op<kernels::InterpolateGrad> interpolate_grad_op{{.saves = save_none}, interpolate_grad_vjp};
+
+Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g) {
+    return {call(interpolate_grad_op, {g[0]}, {at.bilinear, at.align_corners}, c.inputs[0].shape)};
+}
+Tensors interpolate_grad_vjp(const Node& c, const kernels::InterpolateGrad& at, const Tensors& g) {
+    const Shape& shape = c.inputs[0].shape;
+    return {call(interpolate_op, {g[0]}, {{shape[1], shape[2]}, at.bilinear, at.align_corners}, shape)};
 }
 
 // A volume resized as images, and then lines of their pixels along the depth.
@@ -141,31 +118,25 @@ Tensor resized_volume(const Tensor& x, const std::int64_t* sizes, bool linearly,
         .reshape({n, sizes[0], sizes[1], sizes[2], c});
 }
 
-bool has_factor(const Resize& at) {
-    return std::any_of(at.factors, at.factors + 3, [](double factor) { return factor != 0; });
+bool has_factor(const Resize& at) { return at.factors[0] != 0 || at.factors[1] != 0 || at.factors[2] != 0; }
+
+Tensors resize_decomposition(In in, const Resize& at) {
+    if (at.mode == trilinear && !has_factor(at))
+        return {resized_volume(in[0], at.sizes, true, at.align_corners)};
+    Tensor y = in[0];
+    for (int d = 1; d + 1 < in[0].dim(); ++d) y = resized(y, d, at.sizes[d - 1], at, at.factors[d - 1]);
+    return {y};
 }
 
-const Op<Resize> resize_op{{}, nullptr, [](In in, const Resize& at) -> Tensors {
-                               if (at.mode == trilinear && !has_factor(at))
-                                   return {resized_volume(in[0], at.sizes, true, at.align_corners)};
-                               Tensor y = in[0];
-                               for (int d = 1; d + 1 < in[0].dim(); ++d)
-                                   y = resized(y, d,
-                                               reads_of(at, at.factors[d - 1], y.size(d), at.sizes[d - 1]));
-                               return {y};
-                           }};
+const Op<Resize> resize_op{{}, nullptr, resize_decomposition};
 
 // ---- checks
 
 void check_mode(const Tensor& x, const InterpolateOptions& options) {
     const char* op = "interpolate";
     check_enumerator(op, "mode", options.mode, nearest_exact);
-    check_floating(op, x);
-    check(x.dim() >= 3 && x.dim() <= 5, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.dim(),
-          " dimensions, but must be [batch, length, channels], [batch, height, width, channels] or [batch, "
-          "depth, height, width, channels]");
-    for (int d = 1; d + 1 < x.dim(); ++d)
-        check(x.size(d) > 0, ErrorKind::shape, op, ": input ", x.shape(), " has no pixels", image_layout);
+    check_defined(op, x);
+    check_pixels(op, x, std::clamp(x.dim() - 2, 1, 3));
     const InterpolateMode mode = options.mode;
     const int axes = mode == linear ? 1 : mode == bilinear || mode == bicubic ? 2 : mode == trilinear ? 3 : 0;
     check(axes == 0 || axes == x.dim() - 2, ErrorKind::value, op, ": input ", x.shape(),
@@ -175,17 +146,6 @@ void check_mode(const Tensor& x, const InterpolateOptions& options) {
           ": align_corners is for linear, bilinear, bicubic and trilinear only");
 }
 
-void check_sizes(const std::int64_t* sizes, int axes) {
-    constexpr std::int64_t highest = 0x7fffffff;  // so that products of two sizes fit
-    Shape shown;
-    bool inside = true;
-    for (int d = 0; d < axes; ++d) {
-        shown.push_back(sizes[d]);
-        inside = inside && sizes[d] > 0 && sizes[d] <= highest;
-    }
-    check(inside, ErrorKind::value, "interpolate: size is ", shown, "; each must be 1 to 2^31 - 1");
-}
-
 Tensor averaged(const Tensor& x, const std::int64_t* sizes) {
     if (x.dim() == 3) return adaptive_avg_pool1d(x, sizes[0]);
     if (x.dim() == 4) return adaptive_avg_pool2d(x, {sizes[0], sizes[1]});
@@ -193,7 +153,11 @@ Tensor averaged(const Tensor& x, const std::int64_t* sizes) {
 }
 
 Tensor interpolated(const Tensor& x, const Resize& at) {
-    check_sizes(at.sizes, x.dim() - 2);
+    constexpr std::int64_t highest = 0x7fffffff;  // so that products of two sizes fit
+    const Shape sizes(at.sizes, x.dim() - 2);
+    for (const std::int64_t size : sizes)
+        check(size > 0 && size <= highest, ErrorKind::value, "interpolate: size is ", sizes,
+              "; each must be 1 to 2^31 - 1");
     if (at.mode == area) return averaged(x, at.sizes);
     Shape shape = x.shape();
     for (int d = 1; d + 1 < x.dim(); ++d) shape[d] = at.sizes[d - 1];
@@ -235,7 +199,7 @@ Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
         const double factor = scale.values[scale.count == 1 ? 0 : d], size = double(x.size(d + 1)) * factor;
         check(factor > 0 && std::isfinite(factor), ErrorKind::value, "interpolate: scale_factor is ", factor,
               "; it must be positive");
-        at.sizes[d] = std::int64_t(std::min(size, 0x1p40));  // check_sizes() refuses that many
+        at.sizes[d] = std::int64_t(std::min(size, 0x1p40));  // interpolated() refuses that many
         if (!options.recompute_scale_factor && size != double(at.sizes[d])) at.factors[d] = factor;
     }
     return interpolated(x, at);

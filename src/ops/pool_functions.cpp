@@ -1,10 +1,6 @@
-// The pooling functions: checks, sizes, indices. Volumes are pooled as images, and then along their depth.
-#include <algorithm>
-#include <cmath>
-#include <string>
+// The pooling functions: checks, sizes, indices. Signals are pooled as images of height 1, volumes as images
+// and then along their depth.
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "autograd/op_observer.h"
 #include "kernels/pool_geometry.h"
@@ -16,97 +12,75 @@ namespace mezzo {
 
 namespace {
 
+using detail::AxisNumbers;
 using kernels::PoolAxis;
 using kernels::PoolWindow;
 
-struct AvgPool3d {
-    static constexpr const char* name = "avg_pool3d";
-    PoolWindow image = {};
-    PoolAxis depth = {};
-    Size3d size = 1;  // of the result
-    bool count_include_pad = true;
-    std::int64_t divisor = 0;  // if not 0: of every sum
+// Windows along depth, height and width, and the sizes of input and result. Axes that signals and images do
+// not have keep size 1.
+struct Pooling {
+    const char* op;
+    int first;  // axis that the input has
+    PoolAxis axis[3] = {};
+    std::int64_t in[3] = {1, 1, 1}, out[3] = {1, 1, 1};
+    // Of means: a divisor, if not 0, of every sum.
+    bool mean = false, count_include_pad = false;
+    std::int64_t divisor = 0;
 };
 
-// Images [N * D, H, W, C], pooled by `pool`, and then lines of their pixels along the depth.
-template <class F> Tensor pooled_volume(const Tensor& x, const PoolWindow& image, const PoolAxis& depth,
-                                        Size3d size, const F& pool) {
-    const std::int64_t n = x.size(0), d = x.size(1), c = x.size(4), pixels = size.height * size.width;
-    const Tensor slices = pool(x.reshape({n * d, x.size(2), x.size(3), c}), image, {size.height, size.width});
-    return pool(slices.reshape({n, d, pixels, c}), {depth, {}}, {size.depth, pixels})
-        .reshape({n, size.depth, size.height, size.width, c});
+// Shape of the result for x.
+Shape result_of(const Tensor& x, const Pooling& p) {
+    Shape shape = x.shape();
+    for (int a = p.first; a < 3; ++a) shape[a - p.first + 1] = p.out[a];
+    return shape;
 }
 
-const Op<AvgPool3d> avg_pool3d_op{
-    {}, nullptr, [](In in, const AvgPool3d& at) -> Tensors {
-        const Tensor& x = in[0];
-        const auto mean = [&](const Tensor& t, const PoolWindow& window, Size2d size) {
-            return avg_pooled(t, window, size, at.count_include_pad);
-        };
-        const Tensor y = pooled_volume(x, at.image, at.depth, at.size, mean);
-        if (at.divisor == 0) return {y};
-        const auto counts = [&](const PoolAxis& axis, int dim, std::int64_t results) {
-            Shape shape = Shape::filled(5, 1);
-            shape[dim] = results;
-            const auto values = counts_along(axis, x.size(dim), results, at.count_include_pad);
-            return Tensor::from(values, shape).to(x.device()).to(x.dtype());
-        };
-        const Tensor sums =
-            y * (counts(at.depth, 1, at.size.depth) *
-                 (counts(at.image.height, 2, at.size.height) * counts(at.image.width, 3, at.size.width)));
-        return {sums / double(at.divisor)};
-    }};
+// Pools images [N, H, W, C]. A null `indices` wants none.
+Tensor pooled_images(const Tensor& x, const Pooling& p, const PoolWindow& window, Size2d size,
+                     Tensor* indices);
+
+// Pools images [N * D, H, W, C], and then lines of their pixels along the depth. indices: of the images, and of
+// the lines in [depth, pixels].
+Tensor pooled(const Tensor& x, const Pooling& p, Tensor* indices = nullptr) {
+    const std::int64_t n = x.size(0), c = x.size(-1), d = p.in[0], pixels = p.out[1] * p.out[2];
+    Tensor y = p.first == 1 ? x : x.reshape({n * d, p.in[1], p.in[2], c});
+    y = pooled_images(y, p, {p.axis[1], p.axis[2]}, {p.out[1], p.out[2]}, indices);
+    if (p.first == 0)
+        y = pooled_images(y.reshape({n, d, pixels, c}), p, {p.axis[0], {}}, {p.out[0], pixels},
+                          indices == nullptr ? nullptr : indices + 1);
+    return p.first == 1 ? y : y.reshape(result_of(x, p));
+}
+
+struct AvgPool3d {
+    static constexpr const char* name = "avg_pool3d";
+    Pooling pooling = {};
+};
+
+Tensors avg_pool3d_decomposition(In in, const AvgPool3d& at) {
+    const Tensor& x = in[0];
+    const Pooling& p = at.pooling;
+    const Tensor y = pooled(x, p);
+    if (p.divisor == 0) return {y};
+    Tensor counts = scalar(1 / double(p.divisor), {.dtype = x.dtype(), .device = x.device()});
+    for (int a = p.first; a < 3; ++a) {
+        Shape shape = Shape::filled(x.dim(), 1);
+        shape[a - p.first + 1] = p.out[a];
+        const auto along = counts_along(p.axis[a], p.in[a], p.out[a], p.count_include_pad);
+        counts = counts * Tensor::from(along, shape).to(x.dtype()).to(x.device());
+    }
+    return {y * counts};
+}
+
+const Op<AvgPool3d> avg_pool3d_op{{}, nullptr, avg_pool3d_decomposition};
 
 // ---- checks and sizes
 
 constexpr std::int64_t highest_option = 0x7fffffff;  // so that products of two of them fit
 
-// Numbers of an option along the axes, from the last one on: width, height, depth.
-struct Numbers {
-    std::int64_t width, height, depth = 1;
-    bool volume = false;
-    Numbers(Size2d size) : width(size.width), height(size.height) {}
-    Numbers(Size3d size) : width(size.width), height(size.height), depth(size.depth), volume(true) {}
-};
-
-void check_options(const char* op, const char* what, const Numbers& value, std::int64_t lowest) {
-    bool inside = true;
-    for (const std::int64_t n : {value.width, value.height, value.volume ? value.depth : value.height})
-        inside = inside && n >= lowest && n <= highest_option;
-    if (inside) return;
-    const std::string depth = value.volume ? fmt::format("{} x ", value.depth) : "";
-    fail(ErrorKind::value, op, ": ", what, " is ", depth, value.height, " x ", value.width, "; each must be ",
-         lowest, " to 2^31 - 1");
-}
-
-PoolAxis checked_axis(const char* op, const char* name, std::int64_t kernel, std::int64_t stride,
-                      std::int64_t padding, std::int64_t dilation) {
-    const std::int64_t span = dilation * (kernel - 1) + 1;
-    check(padding <= span / 2, ErrorKind::value, op, ": padding ", padding, " of the ", name,
-          " is more than half of the ", span, " that a window spans");
-    return PoolAxis{.kernel = std::int32_t(kernel),
-                    .stride = std::int32_t(stride == 0 ? kernel : stride),
-                    .padding = std::int32_t(padding),
-                    .dilation = std::int32_t(dilation)};
-}
-
-struct Window3d {
-    PoolWindow image = {};
-    PoolAxis depth = {};
-};
-
-Window3d checked_window(const char* op, const Numbers& kernel, const Numbers& stride, const Numbers& padding,
-                        const Numbers& dilation) {
-    check_options(op, "kernel_size", kernel, 1);
-    check_options(op, "stride", stride, 0);
-    check_options(op, "padding", padding, 0);
-    check_options(op, "dilation", dilation, 1);
-    Window3d window{
-        {checked_axis(op, "height", kernel.height, stride.height, padding.height, dilation.height),
-         checked_axis(op, "width", kernel.width, stride.width, padding.width, dilation.width)}};
-    if (kernel.volume)
-        window.depth = checked_axis(op, "depth", kernel.depth, stride.depth, padding.depth, dilation.depth);
-    return window;
+void check_option(const char* op, const char* what, const AxisNumbers& numbers, std::int64_t lowest) {
+    for (int i = 0; i < numbers.count; ++i)
+        check(numbers.values[i] >= lowest && numbers.values[i] <= highest_option, ErrorKind::value, op, ": ",
+              what, " is ", Shape(numbers.values, numbers.count), "; each must be ", lowest, " to 2^31 - 1");
 }
 
 // The number of windows along an axis.
@@ -119,242 +93,160 @@ std::int64_t count_windows(const PoolAxis& axis, std::int64_t size, bool ceil_mo
     return ceil_mode && (count - 1) * axis.stride >= size + axis.padding ? count - 1 : count;
 }
 
-Size2d result_size(const char* op, const Tensor& x, const PoolWindow& window, bool ceil_mode) {
-    check_image(op, x);
-    const Size2d size(count_windows(window.height, x.size(1), ceil_mode),
-                      count_windows(window.width, x.size(2), ceil_mode));
-    check(size.height > 0 && size.width > 0, ErrorKind::shape, op, ": the ", window.height.kernel, " x ",
-          window.width.kernel, " kernel does not fit into the ", x.size(1), " x ", x.size(2),
-          " pixels of input ", x.shape(), image_layout);
-    return size;
+Pooling input_of(const char* op, const Tensor& x, int axes) {
+    check_pixels(op, x, axes);
+    Pooling p{.op = op, .first = 3 - axes};
+    for (int a = p.first; a < 3; ++a) p.in[a] = x.size(a - p.first + 1);
+    return p;
 }
 
-Size3d result_size(const char* op, const Tensor& x, const Window3d& window, bool ceil_mode) {
-    check_volume(op, x);
-    const PoolWindow& image = window.image;
-    const Size3d size(count_windows(window.depth, x.size(1), ceil_mode),
-                      count_windows(image.height, x.size(2), ceil_mode),
-                      count_windows(image.width, x.size(3), ceil_mode));
-    check(size.depth > 0 && size.height > 0 && size.width > 0, ErrorKind::shape, op, ": the ",
-          window.depth.kernel, " x ", image.height.kernel, " x ", image.width.kernel,
-          " kernel does not fit into the ", x.size(1), " x ", x.size(2), " x ", x.size(3),
-          " voxels of input ", x.shape(), volume_layout);
-    return size;
+Pooling pooling_of(const char* op, const Tensor& x, const AxisNumbers& kernel, const AxisNumbers& stride,
+                   const AxisNumbers& padding, const AxisNumbers& dilation, bool ceil_mode) {
+    check_option(op, "kernel_size", kernel, 1);
+    check_option(op, "stride", stride, 0);
+    check_option(op, "padding", padding, 0);
+    check_option(op, "dilation", dilation, 1);
+    constexpr const char* names[] = {"depth", "height", "width"};
+    for (int i = 0; i < kernel.count; ++i) {
+        const std::int64_t span = dilation.values[i] * (kernel.values[i] - 1) + 1;
+        check(padding.values[i] <= span / 2, ErrorKind::value, op, ": padding ", padding.values[i],
+              " of the ", kernel.count == 1 ? "length" : names[3 - kernel.count + i],
+              " is more than half of the ", span, " that a window spans");
+    }
+    Pooling p = input_of(op, x, kernel.count);
+    bool fits = true;
+    for (int i = 0, a = p.first; a < 3; ++i, ++a) {
+        p.axis[a] = {.kernel = std::int32_t(kernel.values[i]),
+                     .stride = std::int32_t(stride.values[i] == 0 ? kernel.values[i] : stride.values[i]),
+                     .padding = std::int32_t(padding.values[i]),
+                     .dilation = std::int32_t(dilation.values[i])};
+        p.out[a] = count_windows(p.axis[a], p.in[a], ceil_mode);
+        fits = fits && p.out[a] > 0;
+    }
+    check(fits, ErrorKind::shape, op, ": the kernel ", Shape(kernel.values, kernel.count),
+          " does not fit into the ", Shape(p.in + p.first, kernel.count), " pixels of input ", x.shape(),
+          layout_hint(kernel.count));
+    return p;
 }
 
-constexpr PoolWindow adaptive_window{{.adaptive = true}, {.adaptive = true}};
-
-void check_adaptive(const char* op, const Tensor& x, Size2d size) {
-    check_image(op, x);
-    check_options(op, "output_size", size, 1);
+Pooling adaptive_of(const char* op, const Tensor& x, const AxisNumbers& size) {
+    Pooling p = input_of(op, x, size.count);
+    check_option(op, "output_size", size, 1);
+    for (int i = 0; i < size.count; ++i) {
+        p.axis[p.first + i].adaptive = true;
+        p.out[p.first + i] = size.values[i];
+    }
+    if (p.first == 2) p.axis[1].adaptive = true;
+    return p;
 }
 
-// The pixel that position 0 of each window reads, which may be padding.
-Tensor first_pixels(const PoolAxis& axis, std::int64_t size, std::int64_t results, const Shape& shape,
-                    Device device) {
+// ---- results
+
+Tensor averaged(const Tensor& x, Pooling p, bool count_include_pad, std::int64_t divisor = 0) {
+    p.mean = true;
+    p.count_include_pad = count_include_pad || divisor != 0;
+    p.divisor = divisor;
+    if (p.first > 0 && divisor == 0) return pooled(x, p);
+    return call(avg_pool3d_op, {x}, {p}, result_of(x, p));
+}
+
+// The pixel that position 0 of each window reads along an axis, which may be padding.
+Tensor first_pixels(const PoolAxis& axis, std::int64_t size, std::int64_t results, const Shape& shape) {
     std::vector<double> first;
     for (std::int64_t i = 0; i < results; ++i)
         first.push_back(double(kernels::places_of(axis, size, results, i).first));
-    return Tensor::from(first, shape).to(device);
+    return Tensor::from(first, shape);
 }
 
 // Indices in an image of height x width pixels, from kernel positions. In float64, which holds them all.
 Tensor flat_indices(const Tensor& positions, const Tensor& x, const PoolWindow& window, Size2d size) {
     Tensor p = cast(positions, float64);
-    if (p.dim() == 5) {
-        Tensor whole = p.select(4, 0);
-        for (int k = 1; k < 4; ++k) whole = whole + p.select(4, k) * std::ldexp(1.0, 8 * k);
-        p = whole;
-    }
+    if (p.dim() == 5)  // four bytes each
+        p = matmul(p, Tensor::from({1.0, 256.0, 65536.0, 16777216.0}, {4}).to(p.device()));
     const std::int64_t height = x.size(1), width = x.size(2);
     const auto apart = [](const PoolAxis& axis) { return axis.adaptive ? 1.0 : double(axis.dilation); };
     const double columns = double(places_along(window.width, width, size.width));
     const Tensor column = remainder(p, columns), row = (p - column) / columns;
-    const Tensor y = row * apart(window.height) +
-                     first_pixels(window.height, height, size.height, {size.height, 1, 1}, p.device());
-    const Tensor c = column * apart(window.width) +
-                     first_pixels(window.width, width, size.width, {size.width, 1}, p.device());
-    return cast(clamp(y * double(width) + c, 0, double(height * width - 1)), int64);
+    const Tensor first =
+        first_pixels(window.height, height, size.height, {size.height, 1, 1}) * double(width) +
+        first_pixels(window.width, width, size.width, {size.width, 1});
+    const Tensor index =
+        row * (apart(window.height) * double(width)) + column * apart(window.width) + first.to(p.device());
+    return cast(clamp(index, 0, double(height * width - 1)), int64);
 }
 
-Pooled max_pooled_with_indices(const char* op, const Tensor& x, const PoolWindow& window, Size2d size) {
-    const Tensors y = max_pooled(op, x, window, size, true);
-    return {y[0], flat_indices(y[1], x, window, size)};
+Tensor pooled_images(const Tensor& x, const Pooling& p, const PoolWindow& window, Size2d size,
+                     Tensor* indices) {
+    if (p.mean) return avg_pooled(x, window, size, p.count_include_pad);
+    const Tensors y = max_pooled(p.op, x, window, size, indices != nullptr);
+    if (indices != nullptr) *indices = flat_indices(y[1], x, window, size);
+    return y[0];
 }
 
-Tensor max_pooled_volume(const char* op, const Tensor& x, const Window3d& window, Size3d size) {
-    return pooled_volume(x, window.image, window.depth, size,
-                         [&](const Tensor& t, const PoolWindow& w, Size2d results) {
-                             return max_pooled(op, t, w, results, false)[0];
-                         });
-}
-
-// The pixel of the best slice, and the number of that slice.
-Pooled max_pooled_volume_with_indices(const char* op, const Tensor& x, const Window3d& window, Size3d size) {
-    Tensor pixel, flat;  // of the largest of each slice, and of the largest of all in [depth, pixels]
-    const Tensor values = pooled_volume(x, window.image, window.depth, size,
-                                        [&](const Tensor& t, const PoolWindow& w, Size2d results) {
-                                            const Pooled y = max_pooled_with_indices(op, t, w, results);
-                                            pixel = flat;
-                                            flat = y.indices;
-                                            return y.values;
-                                        });
-    const std::int64_t pixels = size.height * size.width;
+Pooled largest_with_indices(const Tensor& x, const Pooling& p) {
+    const CompositeOp here(p.op);
+    Tensor indices[2];
+    const Tensor values = pooled(x, p, indices);
+    if (p.first > 0) return {values, indices[0].reshape(values.shape())};
+    const std::int64_t pixels = p.out[1] * p.out[2];
     const Tensor column = arange(pixels, {.dtype = int64, .device = x.device()}).unsqueeze(1);
-    const Tensor slice = cast((cast(flat - column, float64)) / double(pixels), int64);
-    const Tensor within = gather(pixel.reshape({x.size(0), x.size(1), pixels, x.size(4)}), 1, slice);
-    return {values, (slice * (x.size(2) * x.size(3)) + within).reshape(values.shape())};
+    const Tensor slice = cast(cast(indices[1] - column, float64) / double(pixels), int64);
+    const Tensor within = gather(indices[0].reshape({x.size(0), p.in[0], pixels, x.size(-1)}), 1, slice);
+    return {values, (slice * (p.in[1] * p.in[2]) + within).reshape(values.shape())};
 }
 
-// Images of height 1 from signals [N, L, C].
-Tensor image_of_signal(const char* op, const Tensor& x) {
-    check_floating(op, x);
-    check(x.dim() == 3, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.dim(),
-          " dimensions, not 3; signals are [batch, length, channels], and x.transpose(1, 2) makes one of "
-          "[batch, channels, length]");
-    return x.unsqueeze(1);
-}
-Pooled squeezed(const Pooled& y) { return {y.values.squeeze(1), y.indices.squeeze(1)}; }
-
-MaxPool2dOptions of_height_1(const MaxPool1dOptions& o) {
-    return {{1, o.kernel_size}, {1, o.stride}, {0, o.padding}, {1, o.dilation}, o.ceil_mode};
-}
-
-Pooled max_pool(const char* op, const Tensor& x, const MaxPool2dOptions& o, bool indices) {
-    const PoolWindow window = checked_window(op, o.kernel_size, o.stride, o.padding, o.dilation).image;
-    const Size2d size = result_size(op, x, window, o.ceil_mode);
-    if (indices) return max_pooled_with_indices(op, x, window, size);
-    return {max_pooled(op, x, window, size, false)[0], {}};
-}
-
-Pooled max_pool(const char* op, const Tensor& x, const MaxPool3dOptions& o, bool indices) {
-    const Window3d window = checked_window(op, o.kernel_size, o.stride, o.padding, o.dilation);
-    const Size3d size = result_size(op, x, window, o.ceil_mode);
-    if (indices) return max_pooled_volume_with_indices(op, x, window, size);
-    return {max_pooled_volume(op, x, window, size), {}};
-}
-
-Shape volume_shape(const Tensor& x, Size3d size) {
-    return {x.size(0), size.depth, size.height, size.width, x.size(4)};
-}
-
-Tensor avg_pool(const char* op, const Tensor& x, const AvgPool2dOptions& o) {
-    const PoolWindow window = checked_window(op, o.kernel_size, o.stride, o.padding, Size2d(1)).image;
-    const Size2d size = result_size(op, x, window, o.ceil_mode);
-    if (o.divisor_override == 0) return avg_pooled(x, window, size, o.count_include_pad);
-    const Tensor volume = x.unsqueeze(1);
-    const Size3d results{1, size.height, size.width};
-    return call(avg_pool3d_op, {volume}, {window, {}, results, true, o.divisor_override},
-                volume_shape(volume, results))
-        .squeeze(1);
-}
-
-Pooled adaptive_max_pool(const char* op, const Tensor& x, Size2d size, bool indices) {
-    check_adaptive(op, x, size);
-    if (indices) return max_pooled_with_indices(op, x, adaptive_window, size);
-    return {max_pooled(op, x, adaptive_window, size, false)[0], {}};
-}
-
-Tensor adaptive_avg_pool(const char* op, const Tensor& x, Size2d size) {
-    check_adaptive(op, x, size);
-    return avg_pooled(x, adaptive_window, size, false);
-}
-
-constexpr Window3d adaptive_window3d{adaptive_window, {.adaptive = true}};
-
-void check_adaptive(const char* op, const Tensor& x, Size3d size) {
-    check_volume(op, x);
-    check_options(op, "output_size", size, 1);
+template <class Options> Pooling max_pooling(const char* op, const Tensor& x, const Options& o) {
+    return pooling_of(op, x, o.kernel_size, o.stride, o.padding, o.dilation, o.ceil_mode);
 }
 
 }  // namespace
 
-Tensor max_pool2d(const Tensor& x, const MaxPool2dOptions& options) {
-    return max_pool("max_pool2d", x, options, false).values;
+#define MEZZO_MAX_POOL(name, adaptive, Options, Size)                                    \
+    Tensor name(const Tensor& x, const Options& o) {                                     \
+        const CompositeOp here(#name);                                                   \
+        return pooled(x, max_pooling(#name, x, o));                                      \
+    }                                                                                    \
+    Pooled name##_with_indices(const Tensor& x, const Options& o) {                      \
+        return largest_with_indices(x, max_pooling(#name "_with_indices", x, o));        \
+    }                                                                                    \
+    Tensor adaptive(const Tensor& x, Size size) {                                        \
+        const CompositeOp here(#adaptive);                                               \
+        return pooled(x, adaptive_of(#adaptive, x, size));                               \
+    }                                                                                    \
+    Pooled adaptive##_with_indices(const Tensor& x, Size size) {                         \
+        return largest_with_indices(x, adaptive_of(#adaptive "_with_indices", x, size)); \
+    }
+MEZZO_MAX_POOL(max_pool1d, adaptive_max_pool1d, MaxPool1dOptions, std::int64_t)
+MEZZO_MAX_POOL(max_pool2d, adaptive_max_pool2d, MaxPool2dOptions, Size2d)
+MEZZO_MAX_POOL(max_pool3d, adaptive_max_pool3d, MaxPool3dOptions, Size3d)
+
+Tensor avg_pool1d(const Tensor& x, const AvgPool1dOptions& o) {
+    const CompositeOp here("avg_pool1d");
+    return averaged(x, pooling_of("avg_pool1d", x, o.kernel_size, o.stride, o.padding, 1, o.ceil_mode),
+                    o.count_include_pad);
 }
-Pooled max_pool2d_with_indices(const Tensor& x, const MaxPool2dOptions& options) {
-    const CompositeOp here("max_pool2d_with_indices");
-    return max_pool("max_pool2d_with_indices", x, options, true);
+Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& o) {
+    const CompositeOp here("avg_pool2d");
+    return averaged(x,
+                    pooling_of("avg_pool2d", x, o.kernel_size, o.stride, o.padding, Size2d(1), o.ceil_mode),
+                    o.count_include_pad, o.divisor_override);
 }
-Tensor avg_pool2d(const Tensor& x, const AvgPool2dOptions& options) {
-    return avg_pool("avg_pool2d", x, options);
+Tensor avg_pool3d(const Tensor& x, const AvgPool3dOptions& o) {
+    return averaged(x,
+                    pooling_of("avg_pool3d", x, o.kernel_size, o.stride, o.padding, Size3d(1), o.ceil_mode),
+                    o.count_include_pad, o.divisor_override);
+}
+Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t size) {
+    const CompositeOp here("adaptive_avg_pool1d");
+    return averaged(x, adaptive_of("adaptive_avg_pool1d", x, size), false);
 }
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2d size) {
     const CompositeOp here("adaptive_avg_pool2d");
-    return adaptive_avg_pool("adaptive_avg_pool2d", x, size);
-}
-Tensor adaptive_max_pool2d(const Tensor& x, Size2d size) {
-    const CompositeOp here("adaptive_max_pool2d");
-    return adaptive_max_pool("adaptive_max_pool2d", x, size, false).values;
-}
-Pooled adaptive_max_pool2d_with_indices(const Tensor& x, Size2d size) {
-    const CompositeOp here("adaptive_max_pool2d_with_indices");
-    return adaptive_max_pool("adaptive_max_pool2d_with_indices", x, size, true);
-}
-
-Tensor max_pool1d(const Tensor& x, const MaxPool1dOptions& o) {
-    const CompositeOp here("max_pool1d");
-    return max_pool("max_pool1d", image_of_signal("max_pool1d", x), of_height_1(o), false).values.squeeze(1);
-}
-Pooled max_pool1d_with_indices(const Tensor& x, const MaxPool1dOptions& o) {
-    const char* op = "max_pool1d_with_indices";
-    const CompositeOp here(op);
-    return squeezed(max_pool(op, image_of_signal(op, x), of_height_1(o), true));
-}
-Tensor avg_pool1d(const Tensor& x, const AvgPool1dOptions& o) {
-    const CompositeOp here("avg_pool1d");
-    return avg_pool("avg_pool1d", image_of_signal("avg_pool1d", x),
-                    {{1, o.kernel_size}, {1, o.stride}, {0, o.padding}, o.ceil_mode, o.count_include_pad})
-        .squeeze(1);
-}
-Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t size) {
-    const char* op = "adaptive_avg_pool1d";
-    const CompositeOp here(op);
-    return adaptive_avg_pool(op, image_of_signal(op, x), {1, size}).squeeze(1);
-}
-Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t size) {
-    const char* op = "adaptive_max_pool1d";
-    const CompositeOp here(op);
-    return adaptive_max_pool(op, image_of_signal(op, x), {1, size}, false).values.squeeze(1);
-}
-Pooled adaptive_max_pool1d_with_indices(const Tensor& x, std::int64_t size) {
-    const char* op = "adaptive_max_pool1d_with_indices";
-    const CompositeOp here(op);
-    return squeezed(adaptive_max_pool(op, image_of_signal(op, x), {1, size}, true));
-}
-
-Tensor max_pool3d(const Tensor& x, const MaxPool3dOptions& options) {
-    const CompositeOp here("max_pool3d");
-    return max_pool("max_pool3d", x, options, false).values;
-}
-Pooled max_pool3d_with_indices(const Tensor& x, const MaxPool3dOptions& options) {
-    const CompositeOp here("max_pool3d_with_indices");
-    return max_pool("max_pool3d_with_indices", x, options, true);
-}
-Tensor avg_pool3d(const Tensor& x, const AvgPool3dOptions& o) {
-    const Window3d window = checked_window("avg_pool3d", o.kernel_size, o.stride, o.padding, Size3d(1));
-    const Size3d size = result_size("avg_pool3d", x, window, o.ceil_mode);
-    return call(avg_pool3d_op, {x},
-                {window.image, window.depth, size, o.count_include_pad || o.divisor_override != 0,
-                 o.divisor_override},
-                volume_shape(x, size));
+    return averaged(x, adaptive_of("adaptive_avg_pool2d", x, size), false);
 }
 Tensor adaptive_avg_pool3d(const Tensor& x, Size3d size) {
     const CompositeOp here("adaptive_avg_pool3d");
-    check_adaptive("adaptive_avg_pool3d", x, size);
-    return call(avg_pool3d_op, {x}, {adaptive_window, {.adaptive = true}, size, false},
-                volume_shape(x, size));
-}
-Tensor adaptive_max_pool3d(const Tensor& x, Size3d size) {
-    const CompositeOp here("adaptive_max_pool3d");
-    check_adaptive("adaptive_max_pool3d", x, size);
-    return max_pooled_volume("adaptive_max_pool3d", x, adaptive_window3d, size);
-}
-Pooled adaptive_max_pool3d_with_indices(const Tensor& x, Size3d size) {
-    const char* op = "adaptive_max_pool3d_with_indices";
-    const CompositeOp here(op);
-    check_adaptive(op, x, size);
-    return max_pooled_volume_with_indices(op, x, adaptive_window3d, size);
+    return averaged(x, adaptive_of("adaptive_avg_pool3d", x, size), false);
 }
 
 }  // namespace mezzo

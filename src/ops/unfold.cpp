@@ -57,7 +57,7 @@ Tensor pixels_read(const Windows& windows, const UnfoldOptions& o, Device device
 
 Tensor unfold(const Tensor& x, const UnfoldOptions& o) {
     const CompositeOp here("unfold");
-    check_image("unfold", x);
+    check_pixels("unfold", x, 2);
     const Windows windows = checked_windows("unfold", {x.size(1), x.size(2)}, o);
     const Tensor padded =
         pad(x, {{1, o.padding.height, o.padding.height}, {2, o.padding.width, o.padding.width}});
