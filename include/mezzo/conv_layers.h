@@ -99,9 +99,9 @@ MEZZO_CONV(Conv2d, conv2d, Size2d)
 MEZZO_CONV(Conv3d, conv3d, Size3d)
 #undef MEZZO_CONV
 
-// Transposed convolution. The weight is [in_channels, kernel sizes, out_channels / groups]. Errors are those of
-// convolutions, and Error(value) for an output_padding that the function would refuse. With an output_size a
-// call takes the output_padding that gives it instead of its own.
+// Transposed convolution. The weight is [in_channels, kernel sizes, out_channels / groups]. Errors are
+// those of convolutions, and Error(value) for an output_padding that the function would refuse. With an
+// output_size a call takes the output_padding that gives it instead of its own.
 #define MEZZO_CONV(Class, function, Size)                                                                  \
     struct Class##LayerOptions {                                                                           \
         Size stride = 1, padding = 0, output_padding = 0;                                                  \

@@ -73,10 +73,10 @@ struct Conv3dOptions {
     Size3d stride = 1, padding = 0, dilation = 1;
     std::int64_t groups = 1;
 };
-// x [N, D, H, W, C], weight [O, kernel depth, kernel height, kernel width, C / groups], bias [O] or undefined
-// -> [N, Do, Ho, Wo, O], by one conv2d over the slices that each depth reads, which are copied side by side
-// for the call and again for the gradient. 16-bit results are rounded once; in the gradient of x each
-// position of the kernel's depth is rounded, and their sum once more.
+// x [N, D, H, W, C], weight [O, kernel depth, kernel height, kernel width, C / groups], bias [O] or
+// undefined -> [N, Do, Ho, Wo, O], by one conv2d that reads the slices of each kernel depth as further
+// channels. These are copied for the call and again for the gradient. 16-bit results are rounded once; in
+// the gradient of x each position of the kernel's depth is rounded, and their sum once more.
 [[nodiscard]] Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                             const Conv3dOptions& options = {});
 
@@ -192,11 +192,11 @@ struct Pooled {
 [[nodiscard]] Pooled adaptive_max_pool2d_with_indices(const Tensor& x, Size2d output_size);
 [[nodiscard]] Pooled adaptive_max_pool3d_with_indices(const Tensor& x, Size3d output_size);
 
-// The elements of x at their indices in a result of zeros: what max pooling with the same options leaves of
-// its input. The size of the result is output_size, or, if that is 0, (size - 1) stride - 2 padding +
+// The elements of x at their indices in a result of zeros: what max pooling with the same options leaves
+// of its input. The size of the result is output_size, or, if that is 0, (size - 1) stride - 2 padding +
 // kernel_size; Error(value) where the two differ by stride or more. Elements with the same index, as
-// overlapping windows give them, are equal; all of them get the gradient. Error(value) for an index outside of
-// the result on the CPU; on CUDA such an element is left out.
+// overlapping windows give them, are equal; all of them get the gradient. Error(value) for an index
+// outside of the result on the CPU; on CUDA such an element is left out.
 struct MaxUnpool1dOptions {
     std::int64_t kernel_size, stride = 0, padding = 0;
     std::int64_t output_size = 0;
@@ -216,9 +216,9 @@ struct MaxUnpool3dOptions {
 struct UnfoldOptions {
     Size2d kernel_size, dilation = 1, padding = 0, stride = 1;
 };
-// The pixels that each position of a window reads, side by side (im2col): x [N, H, W, C] -> [N, Ho Wo, kernel
-// height * kernel width * C], channels last within a window, so that a weight of conv2d as [O, -1] multiplies
-// it. reshape({N, Ho Wo, kernel height * kernel width, C}).permute({0, 3, 2, 1}) puts it into PyTorch's order
+// The pixels that each window reads, in one row (im2col): x [N, H, W, C] -> [N, Ho Wo, kernel height *
+// kernel width * C], channels last within a window, so that a weight of conv2d as [O, -1] multiplies it.
+// reshape({N, Ho Wo, kernel height * kernel width, C}).permute({0, 3, 2, 1}) puts it into PyTorch's order
 // [N, C, kernel height * kernel width, Ho Wo].
 [[nodiscard]] Tensor unfold(const Tensor& x, const UnfoldOptions& options);
 // The transpose of unfold: the sum, for each pixel, of what windows have of it (col2im): x [N, windows,
@@ -341,10 +341,10 @@ struct GridSampleOptions {
     PadMode padding_mode = PadMode::constant;  // zeros; replicate is PyTorch's border, reflect its reflection
     bool align_corners = false;
 };
-// The elements of x at positions: x [N, H, W, C], grid [N, Ho, Wo, 2] -> [N, Ho, Wo, C]; of volumes x [N, D, H,
-// W, C], grid [N, Do, Ho, Wo, 3] -> [N, Do, Ho, Wo, C]. A position is (x, y) or (x, y, z), where -1 and 1 are
-// the borders of the first and last pixel, or their centres with align_corners (Jaderberg et al., arXiv
-// 1506.02025); NaN counts as -1. Differentiable in x and, but for nearest, in grid.
+// The elements of x at positions: x [N, H, W, C], grid [N, Ho, Wo, 2] -> [N, Ho, Wo, C]; of volumes x [N,
+// D, H, W, C], grid [N, Do, Ho, Wo, 3] -> [N, Do, Ho, Wo, C]. A position is (x, y) or (x, y, z), where -1
+// and 1 are the borders of the first and last pixel, or their centres with align_corners (Jaderberg et
+// al., arXiv 1506.02025); NaN counts as -1. Differentiable in x and, but for nearest, in grid.
 [[nodiscard]] Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
 // Positions for grid_sample, as many as a result of `size` has, transformed by theta: [N, 2, 3] with a size
 // [N, H, W, C] -> [N, H, W, 2], or [N, 3, 4] with [N, D, H, W, C] -> [N, D, H, W, 3].

@@ -43,8 +43,8 @@ class BatchNorm;
 using BatchNormFunction =
     autograd::Callback<Tensor(const Tensor& x, const BatchNorm& layer, const BatchNormCall& also)>;
 
-// Base class of BatchNorm1d, BatchNorm2d and BatchNorm3d. Calls in training mode write the running statistics, so two
-// threads must not train the same layer at once.
+// Base class of BatchNorm1d, BatchNorm2d and BatchNorm3d. Calls in training mode write the running
+// statistics, so two threads must not train the same layer at once.
 class BatchNorm : public Module {
 public:
     std::string describe() const override;
@@ -134,8 +134,8 @@ protected:
     Tensor normalised(const Tensor& x, int dims) const;
 };
 
-// instance_norm of signals, images and volumes. Error(value) unless num_features is positive, eps not negative,
-// and momentum in [0, 1]; Error(shape) for an input of another number of dimensions or channels.
+// instance_norm of signals, images and volumes. Error(value) unless num_features is positive, eps not
+// negative, and momentum in [0, 1]; Error(shape) for an input of another number of dimensions or channels.
 #define MEZZO_INSTANCE_NORM(Class, dims)                                                       \
     class Class : public InstanceNorm {                                                        \
     public:                                                                                    \

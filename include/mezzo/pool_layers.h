@@ -145,8 +145,8 @@ public:
 };
 
 // pad() as a layer: nn::Pad({{.dim = 1, .before = 2, .after = 2}}, PadMode::reflect) is PyTorch's
-// ReflectionPad1d(2). It stands for ConstantPad, ReflectionPad, ReplicationPad and CircularPad of any number of
-// dimensions.
+// ReflectionPad1d(2). It stands for ConstantPad, ReflectionPad, ReplicationPad and CircularPad of any
+// number of dimensions.
 class Pad : public Module {
 public:
     explicit Pad(std::vector<Padding> sides, PadMode pad_mode = PadMode::constant, Scalar number = 0)

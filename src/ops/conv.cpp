@@ -132,8 +132,8 @@ struct Axis {
     std::int64_t stride = 1, padding = 0, dilation = 1, output_padding = 0;
 };
 
-// A convolution's options along depth, height and width. Axes before `first` are those that images and signals
-// do not have.
+// A convolution's options along depth, height and width. Axes before `first` are those that images and
+// signals do not have.
 struct Axes {
     const char* op;
     int first;
@@ -324,9 +324,9 @@ Tensor slices_read(const DepthTaps& at, Device device) {
         .reshape({at.results * at.kernel});
 }
 
-// x [N, D, H, W, C] -> [N * results, H, W, groups * kernel * C / groups]: the slices that each result reads,
-// side by side.
-Tensor side_by_side(const Tensor& x, const DepthTaps& at) {
+// x [N, D, H, W, C] -> [N * results, H, W, groups * kernel * C / groups]: the slices that each result
+// reads as further channels.
+Tensor with_slices(const Tensor& x, const DepthTaps& at) {
     const std::int64_t n = x.size(0), height = x.size(2), width = x.size(3), channels = x.size(4);
     return index_select(x, 1, slices_read(at, x.device()))
         .reshape({n, at.results, at.kernel, height, width, at.groups, channels / at.groups})
@@ -334,7 +334,7 @@ Tensor side_by_side(const Tensor& x, const DepthTaps& at) {
         .reshape({n * at.results, height, width, at.kernel * channels});
 }
 
-// The transpose of side_by_side(): the sum, for each of `depth` slices, of what results have of it.
+// The transpose of with_slices(): the sum, for each of `depth` slices, of what results have of it.
 Tensor summed_slices(const Tensor& g, const DepthTaps& at, std::int64_t n, std::int64_t depth, Dtype dtype) {
     const std::int64_t height = g.size(1), width = g.size(2), channels = g.size(3) / at.kernel;
     const Tensor slices =
@@ -344,19 +344,19 @@ Tensor summed_slices(const Tensor& g, const DepthTaps& at, std::int64_t n, std::
     return index_select_grad(slices, 1, slices_read(at, g.device()), depth, dtype);
 }
 
-// A weight [O, kernel depth, kernel height, kernel width, n] for images of slices side by side.
+// A weight [O, kernel depth, kernel height, kernel width, n] for such images.
 Tensor image_weight(const Tensor& w) {
     return w.permute({0, 2, 3, 1, 4}).reshape({w.size(0), w.size(2), w.size(3), w.size(1) * w.size(4)});
 }
 
-// conv2d of the slices of x, padded along the depth already. The slices side by side, as large as x times the
-// kernel's depth, are not saved: the gradient makes them again.
+// conv2d of the slices of x, padded along the depth already. The images with further channels, as large as
+// x times the kernel's depth, are not saved: the gradient makes them again.
 Tensor conv_of_slices(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& image,
                       const DepthTaps& depth, Size2d size) {
     const auto forward = [=](autograd::Context& c, const Tensors& in) -> Tensors {
         c.saved = {in[0], in[1]};
         c.integers[0] = std::int64_t(in[0].version());
-        return {run_conv2d(side_by_side(in[0], depth), in[1], in.size() > 2 ? in[2] : Tensor(), image, size)};
+        return {run_conv2d(with_slices(in[0], depth), in[1], in.size() > 2 ? in[2] : Tensor(), image, size)};
     };
     const Dtype bias_dtype = bias.defined() ? bias.dtype() : float32;
     const auto backward = [=](autograd::Context& c, const Tensors& gs) -> Tensors {
@@ -369,7 +369,7 @@ Tensor conv_of_slices(const Tensor& x, const Tensor& weight, const Tensor& bias,
             grads[0] = summed_slices(conv2d_input_grad(g, w, image, {in.size(2), in.size(3)}), depth,
                                      in.size(0), in.size(1), in.dtype());
         if (c.needs_grad[1])
-            grads[1] = conv2d_weight_grad(g, side_by_side(in, depth), image, image_size(w.shape()),
+            grads[1] = conv2d_weight_grad(g, with_slices(in, depth), image, image_size(w.shape()),
                                           c.saved[1].dtype());
         if (grads.size() > 2 && c.needs_grad[2]) grads[2] = bias_grad(g, bias_dtype);
         return grads;

@@ -1,7 +1,9 @@
 // Look-ups by index, and their gradients: sums over equal indices.
 #include "kernels/index.h"
 #include "kernels/dispatch.h"
-#include "ops/index_common.h""ops/index.h"
+#include "ops/index.h"
+
+#include "ops/index_common.h"
 
 namespace mezzo {
 

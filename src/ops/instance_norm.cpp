@@ -1,6 +1,4 @@
 // instance_norm: group_norm with a group for each channel, and its running statistics. local_response_norm.
-#include <algorithm>
-
 #include "autograd/autocast_state.h"
 #include "autograd/op_observer.h"
 #include "core/thread_state.h"
@@ -73,14 +71,15 @@ Tensor instance_norm(const Tensor& x, const Tensor& running_mean, const Tensor& 
     for (int d = 1; d + 1 < x.dim(); ++d) pixels *= x.size(d);
     check(pixels != 1, ErrorKind::value, op, ": input ", x.shape(),
           " has a single value per channel, which has no variance");
+    if (x.numel() == 0) return x.clone();
     if (updates) {
         check(options.momentum >= 0 && options.momentum <= 1, ErrorKind::value, op, ": momentum is ",
               options.momentum, "; it must be in [0, 1]");
-        if (x.numel() > 0 && !thread_state.recomputing)
+        if (!thread_state.recomputing)
             update_running_by_samples({running_mean, running_var, {}}, x, options.momentum);
     }
     const NoAutocast keeps_dtype;
-    return group_norm(x, std::max<std::int64_t>(1, x.size(-1)), w, b, options.eps);
+    return group_norm(x, x.size(-1), w, b, options.eps);
 }
 
 Tensor local_response_norm(const Tensor& x, std::int64_t size, const LocalResponseNormOptions& options) {

@@ -1,6 +1,6 @@
-// Resizing of signals, images and volumes. Nearest and linear modes of images have kernels; signals are images
-// of height 1, and volumes are resized as images and then along their depth. The other modes, and factors that
-// do not give whole sizes, are sums of look-ups along each axis.
+// Resizing of signals, images and volumes. Nearest and linear modes of images have kernels; signals are
+// images of height 1, and volumes are resized as images and then along their depth. The other modes, and
+// factors that do not give whole sizes, are sums of look-ups along each axis.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -21,7 +21,8 @@ struct Resize {
     static constexpr const char* name = "resize";
     InterpolateMode mode = nearest;
     bool align_corners = false;
-    // Of the axes between batch and channels. A factor is 0 where coordinates follow from the sizes.
+    // Numbers for the axes between batch and channels. A factor is 0 where coordinates follow from the
+    // sizes.
     std::int64_t sizes[3] = {};
     double factors[3] = {};
 };

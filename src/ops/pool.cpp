@@ -60,8 +60,8 @@ template <class F> void for_places(const Tensor& x, const PoolWindow& window, Si
     }
 }
 
-// Kernel positions as kernels::MaxPool2d has them: as uint8, or, in windows of more positions than that holds,
-// as four bytes each.
+// Kernel positions as kernels::MaxPool2d has them: as uint8, or, in windows of more positions than that
+// holds, as four bytes each.
 Tensor position_bytes(const Tensor& positions, std::int64_t count) {
     if (count <= kernels::byte_places) return cast(positions, uint8);
     Tensors bytes;

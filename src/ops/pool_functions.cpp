@@ -39,8 +39,8 @@ Shape result_of(const Tensor& x, const Pooling& p) {
 Tensor pooled_images(const Tensor& x, const Pooling& p, const PoolWindow& window, Size2d size,
                      Tensor* indices);
 
-// Pools images [N * D, H, W, C], and then lines of their pixels along the depth. indices: of the images, and of
-// the lines in [depth, pixels].
+// Pools images [N * D, H, W, C], and then lines of their pixels along the depth. indices: of the images,
+// and of the lines in [depth, pixels].
 Tensor pooled(const Tensor& x, const Pooling& p, Tensor* indices = nullptr) {
     const std::int64_t n = x.size(0), c = x.size(-1), d = p.in[0], pixels = p.out[1] * p.out[2];
     Tensor y = p.first == 1 ? x : x.reshape({n * d, p.in[1], p.in[2], c});
@@ -162,7 +162,7 @@ Tensor first_pixels(const PoolAxis& axis, std::int64_t size, std::int64_t result
 Tensor flat_indices(const Tensor& positions, const Tensor& x, const PoolWindow& window, Size2d size) {
     Tensor p = cast(positions, float64);
     if (p.dim() == 5)  // four bytes each
-        p = matmul(p, Tensor::from({1.0, 256.0, 65536.0, 16777216.0}, {4}).to(p.device()));
+        p = matmul(p, Tensor::from(std::vector<double>{1, 256, 65536, 16777216}, {4}).to(p.device()));
     const std::int64_t height = x.size(1), width = x.size(2);
     const auto apart = [](const PoolAxis& axis) { return axis.adaptive ? 1.0 : double(axis.dilation); };
     const double columns = double(places_along(window.width, width, size.width));

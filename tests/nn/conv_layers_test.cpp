@@ -121,6 +121,37 @@ TEST_CASE("convolution layers print as in PyTorch", "[conv]") {
           "bias=false)");
 }
 
+TEST_CASE("convolution layers of signals and volumes, with every kind of padding", "[conv]") {
+    const nn::Conv3d conv(4, 6, {3, 2, 1}, {.groups = 2});
+    CHECK(conv.weight.shape() == Shape{6, 3, 2, 1, 2});
+    CHECK(entry(conv.state_dict(), "weight").second.shape() == Shape{6, 2, 3, 2, 1});
+    const nn::ConvTranspose3d up(4, 6, 2, {.stride = 2});
+    CHECK(entry(up.state_dict(), "weight").second.shape() == Shape{4, 6, 2, 2, 2});
+    CHECK(up(waves({1, 2, 3, 2, 4}, 0)).shape() == Shape{1, 4, 6, 4, 6});
+    CHECK(up(waves({1, 2, 3, 2, 4}, 0), {5, 6, 4}).shape() == Shape{1, 5, 6, 4, 6});
+    const nn::ConvTranspose1d line(4, 6, 3, {.stride = 2, .padding = 1});
+    CHECK(entry(line.state_dict(), "weight").second.shape() == Shape{4, 6, 3});
+    CHECK(line(waves({1, 5, 4}, 0), 10).shape() == Shape{1, 10, 6});
+    CHECK_THROWS_WITH(line(waves({1, 5, 4}, 0), 12), Contains("output_padding 3"));
+
+    const Tensor x = waves({2, 5, 6, 3}, 0.5);
+    const nn::Conv2d same(3, 4, {2, 3}, {.padding = same_padding});
+    CHECK(same(x).shape() == Shape{2, 5, 6, 4});
+    for (const PadMode mode : {PadMode::reflect, PadMode::replicate, PadMode::circular}) {
+        const nn::Conv2d around(3, 4, 3, {.padding = {2, 1}, .padding_mode = mode});
+        const Tensor expected = conv2d(pad(x, {{1, 2, 2}, {2, 1, 1}}, mode), around.weight, around.bias);
+        CHECK(largest(around(x) - expected) == 0);
+    }
+    const nn::Conv1d reflected(3, 4, 4, {.padding = same_padding, .padding_mode = PadMode::reflect});
+    CHECK(largest(reflected(x.select(1, 0)) - conv1d(pad(x.select(1, 0), {{1, 1, 2}}, PadMode::reflect),
+                                                     reflected.weight, reflected.bias)) == 0);
+    CHECK(reflected.to_string() ==
+          "Conv1d(3, 4, kernel_size=(4,), stride=(1,), padding=same, padding_mode=reflect)");
+    CHECK(conv.to_string() == "Conv3d(4, 6, kernel_size=(3, 2, 1), stride=(1, 1, 1), groups=2)");
+    CHECK_THROWS_WITH(nn::Conv2d(3, 4, 3, {.stride = 2, .padding = same_padding}),
+                      Contains("needs stride 1"));
+}
+
 TEST_CASE("convolution layers refuse what no convolution can have", "[conv]") {
     const auto refuses = [](const auto& make, const char* text) {
         CHECK_THROWS_WITH(make(), Contains(text));

@@ -69,7 +69,8 @@ inline Tensor pairs(In x) { return stack({x[0], x[1]}, 1); }
 
 // Rows of four: the two inputs and two constants.
 inline Tensor fours(In x) { return stack({x[0], x[1], full_like(x[0], 0.5), full_like(x[0], -1)}, 1); }
-inline Tensor image(In x) { return pairs(x).reshape({-1, 1, 2, 1}); }  // [N, H, W, C]
+inline Tensor image(In x) { return pairs(x).reshape({-1, 1, 2, 1}); }      // [N, H, W, C]
+inline Tensor volume(In x) { return pairs(x).reshape({-1, 2, 1, 1, 1}); }  // [N, D, H, W, C]
 inline Tensor like(In x, const std::vector<double>& values, const Shape& shape) {
     return tensor_of(values, shape, x[0].dtype(), x[0].device());
 }
@@ -324,6 +325,13 @@ inline std::vector<Line> products_and_norms() {
                                              like(x, {0.5, 0.5, 0.5}, {3, 1})).states.reshape({-1})),
         OF_TWO("conv2d", conv2d(image(x), like(x, {2, -0.5}, {1, 1, 2, 1}), like(x, {0.25}, {1})).reshape({-1})),
         OF_TWO("conv1d", conv1d(pairs(x).unsqueeze(2), like(x, {2, -0.5}, {1, 2, 1})).reshape({-1})),
+        OF_TWO("conv3d", conv3d(volume(x), like(x, {2, -0.5}, {1, 2, 1, 1, 1}), like(x, {0.25}, {1})).reshape({-1})),
+        OF_ONE("conv_transpose1d", conv_transpose1d(x[0].reshape({-1, 1, 1}), like(x, {2}, {1, 1, 1}),
+                                                    like(x, {0.25}, {1})).reshape({-1})),
+        OF_ONE("conv_transpose3d", conv_transpose3d(x[0].reshape({-1, 1, 1, 1, 1}), like(x, {2}, {1, 1, 1, 1, 1}),
+                                                    like(x, {0.25}, {1})).reshape({-1})),
+        OF_TWO("instance_norm", instance_norm(fours(x).unsqueeze(2)).select(1, 0).squeeze(1)),
+        OF_TWO("local_response_norm", local_response_norm(fours(x).unsqueeze(1), 3).select(2, 1).squeeze(1)),
         OF_ONE("conv_transpose2d", conv_transpose2d(x[0].reshape({-1, 1, 1, 1}), like(x, {2}, {1, 1, 1, 1}),
                                                     like(x, {0.25}, {1})).reshape({-1})),
     };
@@ -339,6 +347,42 @@ inline std::vector<Line> pools_and_arrangements() {
         OF_TWO("avg_pool1d", avg_pool1d(pairs(x).unsqueeze(2), {.kernel_size = 2}).reshape({-1})),
         OF_TWO("adaptive_avg_pool1d", adaptive_avg_pool1d(pairs(x).unsqueeze(2), 1).reshape({-1})),
         OF_TWO("adaptive_max_pool1d", adaptive_max_pool1d(pairs(x).unsqueeze(2), 1).reshape({-1})),
+        OF_TWO("max_pool3d", max_pool3d(volume(x), {.kernel_size = {2, 1, 1}}).reshape({-1})),
+        OF_TWO("avg_pool3d", avg_pool3d(volume(x), {.kernel_size = {2, 1, 1}}).reshape({-1})),
+        OF_TWO("avg_pool3d with a divisor",
+               avg_pool3d(volume(x), {.kernel_size = {2, 1, 1}, .divisor_override = 3}).reshape({-1})),
+        OF_TWO("adaptive_avg_pool3d", adaptive_avg_pool3d(volume(x), 1).reshape({-1})),
+        OF_TWO("adaptive_max_pool3d", adaptive_max_pool3d(volume(x), 1).reshape({-1})),
+        OF_TWO("max_pool1d_with_indices",
+               max_pool1d_with_indices(pairs(x).unsqueeze(2), {.kernel_size = 2}).values.reshape({-1})),
+        OF_TWO("max_pool2d_with_indices",
+               max_pool2d_with_indices(image(x), {.kernel_size = {1, 2}}).values.reshape({-1})),
+        OF_TWO("max_pool3d_with_indices",
+               max_pool3d_with_indices(volume(x), {.kernel_size = {2, 1, 1}}).values.reshape({-1})),
+        OF_TWO("adaptive_max_pool1d_with_indices",
+               adaptive_max_pool1d_with_indices(pairs(x).unsqueeze(2), 1).values.reshape({-1})),
+        OF_TWO("adaptive_max_pool2d_with_indices",
+               adaptive_max_pool2d_with_indices(image(x), 1).values.reshape({-1})),
+        OF_TWO("adaptive_max_pool3d_with_indices",
+               adaptive_max_pool3d_with_indices(volume(x), 1).values.reshape({-1})),
+        OF_ONE("max_unpool1d", max_unpool1d(x[0].reshape({-1, 1, 1}), places(x, 1).unsqueeze(2), {.kernel_size = 2})
+                                   .select(1, 1).reshape({-1})),
+        OF_ONE("max_unpool2d", max_unpool2d(x[0].reshape({-1, 1, 1, 1}), places(x, 1).reshape({-1, 1, 1, 1}),
+                                            {.kernel_size = {1, 2}}).select(2, 1).reshape({-1})),
+        OF_ONE("max_unpool3d", max_unpool3d(x[0].reshape({-1, 1, 1, 1, 1}), places(x, 1).reshape({-1, 1, 1, 1, 1}),
+                                            {.kernel_size = {1, 1, 2}}).select(3, 1).reshape({-1})),
+        OF_TWO("unfold", unfold(image(x), {.kernel_size = {1, 2}}).reshape({-1, 2}).select(1, 1)),
+        OF_TWO("fold", fold(pairs(x).unsqueeze(2), {1, 1}, {.kernel_size = 1, .padding = {0, 1}, .stride = {1, 2}})
+                           .reshape({-1})),
+        OF_TWO("pixel_shuffle", pixel_shuffle(fours(x).reshape({-1, 1, 1, 4}), 2).reshape({-1, 4}).select(1, 1)),
+        OF_TWO("pixel_unshuffle", pixel_unshuffle(fours(x).reshape({-1, 2, 2, 1}), 2).reshape({-1, 4}).select(1, 1)),
+        OF_TWO("channel_shuffle", channel_shuffle(fours(x).reshape({-1, 1, 4}), 2).reshape({-1, 4}).select(1, 2)),
+        OF_ONE("dropout1d", dropout1d(x[0].reshape({-1, 1, 1}), 0.5, false).reshape({-1})),
+        OF_TWO("grid_sample", grid_sample(image(x), like(x, {0.25, 0}, {1, 1, 1, 2}).expand({x[0].size(0), 1, 1, 2}))
+                                  .reshape({-1})),
+        OF_ONE("affine_grid", affine_grid(stack({x[0], full_like(x[0], 0.5), full_like(x[0], 1), full_like(x[0], 0),
+                                                 full_like(x[0], 1), full_like(x[0], 0)}, 1).reshape({-1, 2, 3}),
+                                          {x[0].size(0), 1, 2, 1}).select(2, 1).reshape({-1, 2}).select(1, 0)),
         OF_TWO("pad", pad(pairs(x), {{1, 1, 1}}, PadMode::circular).select(1, 0)),
         OF_TWO("interpolate",
                interpolate(image(x), {1, 3}, {.mode = InterpolateMode::bilinear})
@@ -406,6 +450,7 @@ inline const std::map<std::string, const char*>& left_out() {
     static const char not_an_op[] = "computes nothing but what functions of this list do";
     static const std::map<std::string, const char*> all = {
         {"all", no_gradient},
+        {"alpha_dropout", random},
         {"any", no_gradient},
         {"apply_function", not_an_op},
         {"argmax", no_gradient},
@@ -414,6 +459,7 @@ inline const std::map<std::string, const char*>& left_out() {
         {"arrived", no_gradient},
         {"bernoulli", random},
         {"bincount", no_gradient},
+        {"channels_second", not_an_op},
         {"checkpoint", not_an_op},
         {"clip_grad_norm_", no_gradient},
         {"count_nonzero", no_gradient},
@@ -421,9 +467,12 @@ inline const std::map<std::string, const char*>& left_out() {
         {"diag", own_test},
         {"dot", own_test},
         {"dropout", random},
+        {"dropout2d", random},
+        {"dropout3d", random},
         {"empty_like", no_gradient},
         {"eq", no_gradient},
         {"floor_divide", no_gradient},
+        {"feature_alpha_dropout", random},
         {"full_like", no_gradient},
         {"ge", no_gradient},
         {"grad", not_an_op},
@@ -447,6 +496,7 @@ inline const std::map<std::string, const char*>& left_out() {
         {"normal", random},
         {"one_hot", no_gradient},
         {"ones_like", no_gradient},
+        {"padded_for", not_an_op},
         {"rand_like", no_gradient},
         {"randint_like", no_gradient},
         {"randn_like", no_gradient},
@@ -470,6 +520,7 @@ inline Exception exception_for_value(const std::string& name) {
         {"linear with gelu", {.as_float32 = true, .reason = narrow}},
         {"cosine_embedding_loss", {.as_float32 = true, .reason = narrow}},
         {"batch_norm", {.as_float32 = true, .reason = narrow}},
+        {"local_response_norm", {.as_float32 = true, .reason = narrow}},
     };
     const auto found = all.find(name);
     return found == all.end() ? Exception{} : found->second;
@@ -497,6 +548,8 @@ inline Exception exception_for(const std::string& name) {
         {"dropout_add_layer_norm", {.as_float32 = true, .reason = cancels}},
         {"batch_norm", {.as_float32 = true, .reason = cancels}},
         {"group_norm", {.as_float32 = true, .reason = cancels}},
+        {"instance_norm", {.as_float32 = true, .reason = cancels}},
+        {"local_response_norm", {.as_float32 = true, .reason = cancels}},
         {"scaled_dot_product_attention", {.units = 2, .reason = reads_its_result}},
         {"packed_attention", {.units = 2, .reason = reads_its_result}},
         {"recurrent", {.units = 2, .reason = reads_its_result}},

@@ -10,6 +10,7 @@
 #include "mezzo/error.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/nn.h"
+#include "tests/nn/module_helpers.h"
 #include "tests/reference/pool.h"
 #include "tests/support/support.h"
 
@@ -279,15 +280,15 @@ TEST_CASE("pools and resizing refuse what does not fit") {
         [&] {
             (void)max_pool2d(zeros({2, 3, 32, 32}), {.kernel_size = 7});
         },
-        shape, {"max_pool2d", "7 x 7", "3 x 32", "permute({0, 2, 3, 1})"});
+        shape, {"max_pool2d", "[7, 7]", "[3, 32]", "permute({0, 2, 3, 1})"});
     check_error([&] { (void)max_pool2d(x, {.kernel_size = 0}); }, value,
-                {"max_pool2d", "kernel_size is 0 x 0"});
-    check_error([&] { (void)max_pool2d(x, {.kernel_size = {2, -1}}); }, value, {"kernel_size is 2 x -1"});
+                {"max_pool2d", "kernel_size is [0, 0]"});
+    check_error([&] { (void)max_pool2d(x, {.kernel_size = {2, -1}}); }, value, {"kernel_size is [2, -1]"});
     check_error([&] { (void)avg_pool2d(x, {.kernel_size = 2, .stride = -1}); }, value,
-                {"avg_pool2d", "stride is -1"});
+                {"avg_pool2d", "stride is [-1"});
     check_error([&] { (void)avg_pool2d(x, {.kernel_size = 3, .padding = 2}); }, value,
                 {"padding 2", "half of the 3"});
-    check_error([&] { (void)max_pool2d(x, {.kernel_size = 2, .dilation = 0}); }, value, {"dilation is 0"});
+    check_error([&] { (void)max_pool2d(x, {.kernel_size = 2, .dilation = 0}); }, value, {"dilation is [0"});
     check_error([&] { (void)max_pool2d(x, {.kernel_size = std::int64_t(1) << 40}); }, value, {"kernel_size"});
     check_error([&] { (void)max_pool2d(x, {.kernel_size = 0x7fffffff, .padding = 0x3fffffff}); }, value,
                 {"2^32 places"});
@@ -299,7 +300,7 @@ TEST_CASE("pools and resizing refuse what does not fit") {
         [&] {
             (void)adaptive_avg_pool2d(x, {0, 3});
         },
-        value, {"adaptive_avg_pool2d", "output_size is 0 x 3"});
+        value, {"adaptive_avg_pool2d", "output_size is [0, 3]"});
     check_error(
         [&] {
             (void)adaptive_max_pool2d(zeros({2, 3}), 1);
@@ -311,9 +312,9 @@ TEST_CASE("pools and resizing refuse what does not fit") {
             (void)avg_pool1d(zeros({2, 5, 3}), {.kernel_size = 7});
         },
         shape, {"avg_pool1d", "does not fit"});
-    check_error([&] { (void)interpolate(x, 0); }, value, {"interpolate", "0 x 0"});
+    check_error([&] { (void)interpolate(x, 0); }, value, {"interpolate", "[0, 0]"});
     check_error([&] { (void)interpolate(x, 4, {.align_corners = true}); }, value, {"align_corners"});
-    check_error([&] { (void)interpolate(zeros({2, 3, 4}), 4); }, shape, {"interpolate", "3 dimensions"});
+    check_error([&] { (void)interpolate(zeros({2, 3}), 4); }, shape, {"interpolate", "2 dimensions"});
 }
 
 TEST_CASE("pad refuses what does not fit") {
@@ -351,7 +352,7 @@ TEST_CASE("layers of pooling, resizing and padding call their functions, and pri
     CHECK(same(nn::AdaptiveMaxPool1d(4)(line), adaptive_max_pool1d(line, 4)));
     CHECK(nn::AdaptiveAvgPool2d({2, 4}).describe() == "output_size=(2, 4)");
     CHECK(same(nn::Upsample({.scale_factor = 1.5, .mode = bilinear})(x),
-               interpolate(x, {7, 9}, {.mode = bilinear})));
+               interpolate(x, {.mode = bilinear, .scale_factor = 1.5})));
     CHECK(same(nn::Upsample({.size = {3, 8}})(x), interpolate(x, {3, 8})));
     CHECK(nn::Upsample({.scale_factor = 2}).describe() ==
           "scale_factor=2, mode=nearest, align_corners=false");
@@ -365,5 +366,59 @@ TEST_CASE("layers of pooling, resizing and padding call their functions, and pri
     check_error([&] { (void)nn::ZeroPad2d(1)(line); }, ErrorKind::shape, {"ZeroPad2d"});
     check_error([&] { (void)nn::Upsample({.scale_factor = 1e300})(x); }, ErrorKind::value, {"interpolate"});
     check_error([&] { (void)nn::Upsample({.scale_factor = 0.01})(x); }, ErrorKind::value,
-                {"interpolate", "0 x 0"});
+                {"interpolate", "[0, 0]"});
+}
+
+TEST_CASE("layers of volumes, indices and rearrangements call their functions") {
+    const Tensor x = image({2, 4, 6, 4}, 29, 31), block = image({2, 4, 3, 5, 2}, 29, 31);
+    const auto same = [](const Tensor& a, const Tensor& b) { return all_close(a, b, 0, 0); };
+    const nn::MaxPool2d pool({.kernel_size = 2});
+    const Pooled y = pool.with_indices(x);
+    CHECK(same(y.values, pool(x)));
+    const nn::MaxUnpool2d unpool({.kernel_size = 2});
+    CHECK(same(unpool(y.values, y.indices), max_unpool2d(y.values, y.indices, {.kernel_size = 2})));
+    CHECK(unpool(y.values, y.indices, {5, 7}).shape() == Shape{2, 5, 7, 4});
+    CHECK(unpool.describe() == "kernel_size=2, stride=2, padding=0");
+    const nn::MaxPool3d cubes({.kernel_size = {2, 1, 3}});
+    CHECK(same(cubes(block), max_pool3d(block, {.kernel_size = {2, 1, 3}})));
+    CHECK(cubes.describe() ==
+          "kernel_size=(2, 1, 3), stride=(2, 1, 3), padding=0, dilation=1, ceil_mode=false");
+    CHECK(same(nn::AvgPool3d({.kernel_size = 2})(block), avg_pool3d(block, {.kernel_size = 2})));
+    CHECK(same(nn::AdaptiveAvgPool3d(1)(block), adaptive_avg_pool3d(block, 1)));
+    CHECK(same(nn::AdaptiveMaxPool3d({2, 1, 2}).with_indices(block).values,
+               adaptive_max_pool3d(block, {2, 1, 2})));
+    CHECK(nn::AdaptiveMaxPool3d({2, 1, 2}).describe() == "output_size=(2, 1, 2)");
+    CHECK(same(nn::Pad({{1, 2, 1}}, PadMode::reflect)(x), pad(x, {{1, 2, 1}}, PadMode::reflect)));
+    CHECK(same(nn::Pad({{2, 1, 0}}, PadMode::constant, 3)(x), pad(x, {{2, 1, 0}}, PadMode::constant, 3)));
+    CHECK(same(nn::PixelShuffle(2)(x), pixel_shuffle(x, 2)));
+    CHECK(same(nn::PixelUnshuffle(2)(nn::PixelShuffle(2)(x)), x));
+    CHECK(nn::PixelShuffle(2).describe() == "upscale_factor=2");
+    CHECK(same(nn::ChannelShuffle(2)(x), channel_shuffle(x, 2)));
+    const nn::Unfold patches({.kernel_size = 2, .stride = 2});
+    CHECK(same(nn::Fold({4, 6}, {.kernel_size = 2, .stride = 2})(patches(x)), x));
+    CHECK(patches.describe() == "kernel_size=2, stride=2, padding=0, dilation=1");
+    CHECK(same(nn::Upsample({.scale_factor = {2, 1, 1}, .mode = InterpolateMode::trilinear})(block),
+               interpolate(block, {8, 3, 5}, {.mode = InterpolateMode::trilinear})));
+    CHECK(same(nn::Upsample({.size = 7, .mode = InterpolateMode::linear})(x.select(1, 0)),
+               interpolate(x.select(1, 0), 7, {.mode = InterpolateMode::linear})));
+    CHECK(same(nn::LocalResponseNorm(3)(x), local_response_norm(x, 3)));
+
+    const nn::BatchNorm3d norm(2);
+    CHECK(norm(block).shape() == block.shape());
+    nn::InstanceNorm2d instance(4, {.affine = true, .track_running_stats = true});
+    CHECK(same(instance(x), instance_norm(x)));
+    CHECK(names_of(instance.state_dict()) ==
+          std::vector<std::string>{"weight", "bias", "running_mean", "running_var", "num_batches_tracked"});
+    CHECK_FALSE(same(instance.running_mean, zeros({4})));
+    instance.eval();
+    CHECK(
+        all_close(instance(x), (x - instance.running_mean) / sqrt(instance.running_var + 1e-5), 1e-5, 1e-5));
+    CHECK(instance.type_name() == std::string("InstanceNorm2d"));
+    check_error([&] { (void)instance(block); }, ErrorKind::shape, {"InstanceNorm2d", "4 channels"});
+
+    nn::Dropout2d drop(0.5);
+    CHECK(drop.to_string() == "Dropout2d(p=0.5)");
+    drop.eval();
+    CHECK(same(drop(x), x));
+    check_error([] { nn::AlphaDropout(2); }, ErrorKind::value, {"Dropout", "2"});
 }

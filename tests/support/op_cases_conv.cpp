@@ -131,6 +131,29 @@ std::vector<OpCase> plain_cases() {
     };
 }
 
+std::vector<OpCase> volume_cases() {
+    return {
+        {"conv3d", [](In x) { return conv3d(x[0], x[1], x[2], {.padding = 1}); }, {{2, 3, 4, 3, 2}, {4, 3, 3, 3, 2}, {4}}, nullptr, low},
+        {"conv3d with stride, dilation and groups",
+         [](In x) { return conv3d(x[0], x[1], {}, {.stride = {2, 1, 2}, .padding = {1, 0, 1}, .dilation = {2, 1, 1}, .groups = 2}); },
+         {{2, 4, 3, 4, 6}, {4, 2, 2, 3, 3}}, nullptr, low, any, "", "", true, false},
+        {"conv3d of one slice", [](In x) { return conv3d(x[0], x[1], x[2]); }, {{2, 3, 2, 4, 3}, {4, 1, 2, 2, 3}, {4}}, nullptr, low, any, "",
+         "", true, false},
+        {"conv3d with same_padding", [](In x) { return conv3d(x[0], x[1], x[2], {.padding = same_padding}); },
+         {{2, 3, 4, 2, 3}, {2, 2, 3, 4, 3}, {2}}, nullptr, low, any, "", "", true, false},
+        {"conv2d with same_padding", [](In x) { return conv(x, {.padding = same_padding}); }, {{2, 5, 4, 3}, {4, 2, 3, 3}, {4}}, nullptr, low,
+         any, "", "", true, false},
+        {"conv1d with same_padding", [](In x) { return conv1d(x[0], x[1], x[2], {.padding = same_padding, .dilation = 2}); },
+         {{2, 5, 3}, {4, 4, 3}, {4}}, nullptr, low, any, "", "", true, false},
+        {"conv_transpose1d", [](In x) { return conv_transpose1d(x[0], x[1], x[2], {.stride = 2, .padding = 1, .output_padding = 1}); },
+         {{2, 4, 3}, {3, 3, 4}, {4}}, nullptr, low, any, "", "", true, false},
+        {"conv_transpose3d", [](In x) { return conv_transpose3d(x[0], x[1], x[2], {.stride = 2, .padding = {1, 0, 1}, .output_padding = 1}); },
+         {{2, 3, 2, 3, 3}, {3, 3, 2, 3, 4}, {4}}, nullptr, low, any, "", "", true, false, true, 2},
+        {"conv_transpose3d with groups", [](In x) { return conv_transpose3d(x[0], x[1], {}, {.dilation = {2, 1, 1}, .groups = 2}); },
+         {{2, 3, 2, 2, 4}, {4, 2, 2, 1, 1}}, nullptr, low, any, "", "", true, false, true, 2},
+    };
+}
+
 std::vector<OpCase> gradient_cases() {
     return {
         {"conv2d_input_grad", strided_input_grad, {{2, 3, 3, 4}, {4, 3, 3, 5}}, input_gradient(strided, {6, 5}), keep},
@@ -159,6 +182,7 @@ std::vector<OpCase> gradient_cases() {
 std::vector<OpCase> conv_cases() {
     std::vector<OpCase> cases = plain_cases();
     for (OpCase& c : gradient_cases()) cases.push_back(c);
+    for (OpCase& c : volume_cases()) cases.push_back(c);
     return cases;
 }
 
