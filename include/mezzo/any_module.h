@@ -27,6 +27,8 @@ public:
         : holder_(new Holder<M>(std::move(module))) {}
     [[nodiscard]] Tensor operator()(const Tensor& x) const {
         const ModuleScope here(holder_->module());
+        if (holder_->module().has_hooks()) [[unlikely]]
+            return call_with_hooks(x);
         return holder_->call(x);
     }
     [[nodiscard]] Module& module() const { return holder_->module(); }
@@ -42,6 +44,7 @@ public:
     [[nodiscard]] AnyModule own_copy(detail::OwnCopies& made) const;
 
 private:
+    Tensor call_with_hooks(const Tensor& x) const;
     struct Base : mezzo::detail::SharedObject {
         virtual Tensor call(const Tensor& x) = 0;
         virtual Module& module() = 0;

@@ -125,8 +125,12 @@ MEZZO_CONV(Conv3d, conv3d, Size3d)
             detail::start_conv(numbers(), weight, options.bias ? &bias : nullptr,                          \
                                {.dtype = options.dtype, .device = options.device});                        \
         }                                                                                                  \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const {                                           \
-            return function(x, weight, bias, {stride, padding, output_padding, dilation, groups});         \
+        [[nodiscard]] Tensor operator()(const Tensor& input) const {                                       \
+            return with_hooks(                                                                             \
+                [this](const Tensor& x) {                                                                  \
+                    return function(x, weight, bias, {stride, padding, output_padding, dilation, groups}); \
+                },                                                                                         \
+                input);                                                                                    \
         }                                                                                                  \
         [[nodiscard]] Tensor operator()(const Tensor& x, Size output_size) const {                         \
             detail::ConvNumbers fitted = numbers();                                                        \

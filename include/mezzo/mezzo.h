@@ -6,6 +6,7 @@
 //   const mezzo::Tensor x = mezzo::randn({64, 32}), y = x.sin();
 #pragma once
 
+#include "mezzo/activation_layers.h"
 #include "mezzo/amp.h"
 #include "mezzo/any_module.h"
 #include "mezzo/attention_ops.h"
@@ -27,9 +28,11 @@
 #include "mezzo/io.h"
 #include "mezzo/lbfgs.h"
 #include "mezzo/log.h"
+#include "mezzo/loss_layers.h"
 #include "mezzo/loss_ops.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/module.h"
+#include "mezzo/module_hooks.h"
 #include "mezzo/module_list.h"
 #include "mezzo/module_scope.h"
 #include "mezzo/nn.h"
@@ -38,6 +41,7 @@
 #include "mezzo/ops.h"
 #include "mezzo/optim.h"
 #include "mezzo/optim_in_ops.h"
+#include "mezzo/parametrizations.h"
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/pool_layers.h"
 #include "mezzo/product_ops.h"

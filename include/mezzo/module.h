@@ -8,6 +8,7 @@
 //   };
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "mezzo/callback.h"
+#include "mezzo/module_hooks.h"
 #include "mezzo/state_dict.h"
 
 #pragma GCC visibility push(default)
@@ -26,8 +28,32 @@ namespace mezzo {
 
 namespace nn {
 namespace detail {
+
 struct OwnCopies;  // any_module.h
-}
+
+// Calls forward, a callable of type F, with tensors of a list as its arguments.
+template <class F, class Result, class Indices> struct HookedForward;
+template <class F, class Result, std::size_t... i>
+struct HookedForward<F, Result, std::index_sequence<i...>> {
+    static Result run(const void* forward, const Tensor* inputs) {
+        return (*static_cast<const F*>(forward))(inputs[i]...);
+    }
+};
+// Calls forward with the module's hooks around it. reenters: forward is the module's own operator(), whose
+// with_hooks() shall not run them again.
+struct HookedCall {
+    const Module& module;
+    const Tensor* const* inputs;
+    int count;
+    const void* forward;
+    bool reenters;
+};
+Tensor run_hooked(const HookedCall& call, Tensor (*run)(const void* forward, const Tensor* inputs));
+Tensors run_hooked(const HookedCall& call, Tensors (*run)(const void* forward, const Tensor* inputs));
+// Replaces the shared submodules, parameters and buffers of a copied module by copies, and drops its hooks.
+void make_own(Module& copy);
+
+}  // namespace detail
 
 // A tensor that is trained: requires grad, and belongs to parameters(). Copies share the elements and the
 // gradient.
@@ -65,8 +91,6 @@ public:
     template <class T> Tensor& operator/=(const T&) = delete;
 };
 
-class Module;
-
 // Visitor of the fields of a module, in the order of declaration. Names are those of the fields; elements of
 // vectors add ".0", ".1", …
 class FieldVisitor {
@@ -77,9 +101,9 @@ public:
     virtual void module(const std::string& name, Module& child) = 0;
 };
 
-// The base of all modules. A copy of a module shares its parameters with the original (they are handles); its
-// training flag is its own. clone() below makes a module that shares nothing. A user's module derives from
-// Module, lists its fields with MEZZO_MODULE and defines operator().
+// The base of all modules. A copy of a module shares its parameters with the original (they are handles) and
+// has its hooks; its training flag is its own. clone() below makes a module that shares nothing. A user's
+// module derives from Module, lists its fields with MEZZO_MODULE and defines operator().
 class Module {
 public:
     virtual ~Module() = default;
@@ -127,6 +151,22 @@ public:
     // Clears the gradients of all parameters, or sets them to zero.
     void zero_grad(bool set_to_none = true);
 
+    // Hooks run in the order of their registration (module_hooks.h): in calls of the library's layers, of
+    // ResNet and of the blocks of Bert, Gpt and Llama, in calls by Sequential and AnyModule, and in calls of
+    // a user's class whose operator() passes its work to with_hooks(). Other calls of a user's class run
+    // none. Nor do layers that a block merges with others into one op, such as the projections of Bert. A
+    // replayed cuda::CapturedStep runs no hooks.
+    //
+    // Before the call; may replace its inputs.
+    RemovableHandle register_forward_pre_hook(ForwardPreHook hook);
+    // After the call; may replace its outputs.
+    RemovableHandle register_forward_hook(ForwardHook hook);
+    // In backward, when the gradients of the outputs are complete; may replace them.
+    RemovableHandle register_full_backward_pre_hook(BackwardPreHook hook);
+    // In backward, when the gradients of the inputs are complete, too; may replace these.
+    RemovableHandle register_full_backward_hook(BackwardHook hook);
+    [[nodiscard]] bool has_hooks() const { return !hooks_.none() && hooks_.any_active(); }
+
     // The tree of modules, one per line, such as "Linear(in_features=2, out_features=3, bias=true)".
     [[nodiscard]] std::string to_string() const;
 
@@ -145,16 +185,34 @@ public:
     // own_copy().
     virtual void own_copies(detail::OwnCopies&) {}
 
+protected:
+    // forward(inputs...) with the hooks around it: the body of operator() of a class whose calls run hooks.
+    // forward returns a Tensor or Tensors. Without hooks it is a plain call.
+    //
+    //   Tensor operator()(const Tensor& x) const {
+    //       return with_hooks([&](const Tensor& in) { return head(relu(hidden(in))); }, x);
+    //   }
+    template <class F, class... T> [[nodiscard]] auto with_hooks(const F& forward, const T&... inputs) const {
+        using Result = decltype(forward(inputs...));
+        if (hooks_.none()) [[likely]]
+            return forward(inputs...);
+        const Tensor* const list[] = {&inputs...};
+        return detail::run_hooked({*this, list, int(sizeof...(T)), &forward, false},
+                                  detail::HookedForward<F, Result, std::index_sequence_for<T...>>::run);
+    }
+    void drop_hooks() { hooks_.clear(); }
+
 private:
+    friend Tensors detail::run_hooked(const detail::HookedCall&, Tensors (*)(const void*, const Tensor*));
+    friend void detail::make_own(Module&);
+    RemovableHandle add_hook(detail::HookKind kind, detail::ModuleHook::Function function);
+    detail::HookList hooks_;
     bool training_ = true;
 };
 
 std::ostream& operator<<(std::ostream& out, const Module& module);  // module.to_string()
 
 namespace detail {
-
-// Replaces the shared submodules, parameters and buffers of a copied module by copies.
-void make_own(Module& copy);
 
 // Writes a line to the log sink, once per class, if the module's class has no MEZZO_MODULE of its own, but
 // derives from `listed` and inherits its type_name(). Fields that such a class adds are neither trained nor

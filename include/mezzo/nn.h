@@ -1,4 +1,5 @@
-// Layers, activations, losses, Sequential and gradient clipping, as modules in the style of torch.nn.
+// Layers, Sequential and gradient clipping in the style of torch.nn. Activations and losses as modules are in
+// activation_layers.h and loss_layers.h, included here.
 //
 //   nn::Sequential net(nn::Linear(784, 128), nn::ReLU(), nn::Dropout(0.1), nn::Linear(128, 10));
 //   loss = cross_entropy(net(x), labels);
@@ -12,12 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/activation_layers.h"
 #include "mezzo/any_module.h"
 #include "mezzo/conv_layers.h"
+#include "mezzo/loss_layers.h"
 #include "mezzo/module.h"
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
 #include "mezzo/pool_layers.h"
+#include "mezzo/product_ops.h"
+#include "mezzo/reduce_ops.h"
 
 #pragma GCC visibility push(default)
 
@@ -36,7 +41,9 @@ public:
     // Error(value) for negative sizes. The options' device and dtype are those of the parameters, here and
     // below.
     Linear(std::int64_t in_features, std::int64_t out_features, const LinearOptions& options = {});
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return linear(x, weight, bias); }, input);
+    }
     std::string describe() const override;
 
     Parameter weight;  // [out_features, in_features]
@@ -57,14 +64,79 @@ class Embedding : public Module {
 public:
     // Error(value) for negative sizes and a padding_idx outside [-1, num_embeddings).
     Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options = {});
-    [[nodiscard]] Tensor operator()(const Tensor& index) const {
-        return embedding(weight, index, padding_idx);
+    // Holds the elements of weight [num_embeddings, embedding_dim], which requires no grad with freeze.
+    [[nodiscard]] static Embedding from_pretrained(const Tensor& weight, bool freeze = true,
+                                                   std::int64_t padding_idx = -1);
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& index) { return embedding(weight, index, padding_idx); },
+                          input);
     }
     std::string describe() const override;
 
     Parameter weight;  // [num_embeddings, embedding_dim]
     std::int64_t padding_idx;
     MEZZO_MODULE(Embedding, weight)
+};
+
+struct EmbeddingBagLayerOptions {
+    BagMode mode = BagMode::mean;
+    bool include_last_offset = false;
+    std::int64_t padding_idx = -1;
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// embedding_bag(): the sum, mean or maximum of the rows of each bag of indices. The weight starts as N(0, 1).
+class EmbeddingBag : public Module {
+public:
+    // Errors are those of Embedding.
+    EmbeddingBag(std::int64_t num_embeddings, std::int64_t embedding_dim,
+                 const EmbeddingBagLayerOptions& options = {});
+    // index [bags, length], or [n] with offsets [bags], where the bags begin; per_sample_weights like index.
+    [[nodiscard]] Tensor operator()(const Tensor& input, const Tensor& offsets = {},
+                                    const Tensor& per_sample_weights = {}) const;
+    std::string describe() const override;
+
+    Parameter weight;  // [num_embeddings, embedding_dim]
+    BagMode mode;
+    bool include_last_offset;
+    std::int64_t padding_idx;
+    MEZZO_MODULE(EmbeddingBag, weight)
+};
+
+// y = bilinear(a, b, weight, bias): a [..., in1_features], b [..., in2_features] -> [..., out_features].
+// Weight and bias start as U(-1/sqrt(in1), 1/sqrt(in1)).
+class Bilinear : public Module {
+public:
+    // Error(value) for negative sizes.
+    Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features,
+             const LinearOptions& options = {});
+    [[nodiscard]] Tensor operator()(const Tensor& first, const Tensor& second) const {
+        return with_hooks([this](const Tensor& a, const Tensor& b) { return bilinear(a, b, weight, bias); },
+                          first, second);
+    }
+    std::string describe() const override;
+
+    Parameter weight;  // [out_features, in1_features, in2_features]
+    Parameter bias;    // [out_features], undefined without bias
+    MEZZO_MODULE(Bilinear, weight, bias)
+};
+
+struct SwiGLUOptions {
+    bool bias = false;
+    Device device = cpu_device;
+    Dtype dtype = float32;
+};
+
+// The feed-forward part of Llama: down_proj(silu(gate_proj(x)) * up_proj(x)) (Shazeer, arXiv 2002.05202),
+// with the names of Hugging Face's LlamaMLP: x [..., features] -> the same shape.
+class SwiGLU : public Module {
+public:
+    SwiGLU(std::int64_t features, std::int64_t hidden_features, const SwiGLUOptions& options = {});
+    [[nodiscard]] Tensor operator()(const Tensor& x) const;
+
+    Linear gate_proj, up_proj, down_proj;
+    MEZZO_MODULE(SwiGLU, gate_proj, up_proj, down_proj)
 };
 
 struct LayerNormOptions {
@@ -79,7 +151,9 @@ class LayerNorm : public Module {
 public:
     // Error(value) unless n is positive and eps not negative.
     explicit LayerNorm(std::int64_t n, const LayerNormOptions& options = {});
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return layer_norm(x, weight, bias, eps); }, input);
+    }
     std::string describe() const override;
     bool is_normalization() const override { return true; }
 
@@ -100,7 +174,9 @@ class RMSNorm : public Module {
 public:
     // Error(value) unless n is positive and eps not negative.
     explicit RMSNorm(std::int64_t n, const RMSNormOptions& options = {});
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return rms_norm(x, weight, eps); }, input);
+    }
     std::string describe() const override;
     bool is_normalization() const override { return true; }
 
@@ -109,47 +185,13 @@ public:
     MEZZO_MODULE(RMSNorm, weight)
 };
 
-// Activations: element-wise, any shape.
-struct ReLU : Module {
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return relu(x); }
-    MEZZO_MODULE(ReLU)
-};
-struct Tanh : Module {
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return tanh(x); }
-    MEZZO_MODULE(Tanh)
-};
-struct Sigmoid : Module {
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return sigmoid(x); }
-    MEZZO_MODULE(Sigmoid)
-};
-struct SiLU : Module {
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return silu(x); }
-    MEZZO_MODULE(SiLU)
-};
-struct Softsign : Module {
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return softsign(x); }
-    MEZZO_MODULE(Softsign)
-};
-struct GELUOptions {
-    bool approximate_tanh = false;
-};
-class GELU : public Module {
-public:
-    explicit GELU(const GELUOptions& options = {}) : approximate_tanh(options.approximate_tanh) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const {
-        return approximate_tanh ? gelu_tanh(x) : gelu(x);
-    }
-    std::string describe() const override { return approximate_tanh ? "approximate=tanh" : ""; }
-
-    bool approximate_tanh;
-    MEZZO_MODULE(GELU)
-};
-
 // Zeroes each element with probability p while training; the identity after eval().
 class Dropout : public Module {
 public:
     explicit Dropout(double probability = 0.5);  // Error(value) unless in [0, 1]
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return dropout(x, p, training()); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return dropout(x, p, training()); }, input);
+    }
     std::string describe() const override;
 
     double p;
@@ -175,61 +217,71 @@ MEZZO_DROPOUT(FeatureAlphaDropout, feature_alpha_dropout)
 class Flatten : public Module {
 public:
     explicit Flatten(std::int64_t start = 1, std::int64_t end = -1) : start_dim(start), end_dim(end) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return x.flatten(start_dim, end_dim); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return x.flatten(start_dim, end_dim); }, input);
+    }
+    std::string describe() const override;
 
     std::int64_t start_dim, end_dim;
     MEZZO_MODULE(Flatten)
 };
 
-class Softmax : public Module {
+// Splits dimension dim into several of the given sizes, of which one may be -1: the size that remains.
+class Unflatten : public Module {
 public:
-    explicit Softmax(std::int64_t dimension = -1) : dim(dimension) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return softmax(x, dim); }
+    Unflatten(std::int64_t dimension, const Shape& sizes) : dim(dimension), unflattened_size(sizes) {}
+    // Error(shape) if the product of the sizes is not the size of the dimension.
+    [[nodiscard]] Tensor operator()(const Tensor& x) const;
+    std::string describe() const override;
 
     std::int64_t dim;
-    MEZZO_MODULE(Softmax)
+    Shape unflattened_size;
+    MEZZO_MODULE(Unflatten)
 };
-class LogSoftmax : public Module {
+
+// The input itself. Takes any arguments and ignores them, so that it can replace another layer.
+struct Identity : Module {
+    template <class... Arguments> explicit Identity(const Arguments&...) {}
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([](const Tensor& x) { return x; }, input);
+    }
+    MEZZO_MODULE(Identity)
+};
+
+// cosine_similarity() of two tensors along a dimension.
+class CosineSimilarity : public Module {
 public:
-    explicit LogSoftmax(std::int64_t dimension = -1) : dim(dimension) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return log_softmax(x, dim); }
+    explicit CosineSimilarity(std::int64_t dimension = 1, double epsilon = 1e-8)
+        : dim(dimension), eps(epsilon) {}
+    [[nodiscard]] Tensor operator()(const Tensor& first, const Tensor& second) const {
+        return with_hooks(
+            [this](const Tensor& a, const Tensor& b) { return cosine_similarity(a, b, dim, eps); }, first,
+            second);
+    }
 
     std::int64_t dim;
-    MEZZO_MODULE(LogSoftmax)
+    double eps;
+    MEZZO_MODULE(CosineSimilarity)
 };
 
-// Losses as modules: each calls the function of the same family in ops.h with its options.
-#define MEZZO_LOSS(Class, function, Options)                                               \
-    class Class : public Module {                                                          \
-    public:                                                                                \
-        explicit Class(const Options& loss_options = {}) : options(loss_options) {}        \
-        [[nodiscard]] Tensor operator()(const Tensor& input, const Tensor& target) const { \
-            return function(input, target, options);                                       \
-        }                                                                                  \
-                                                                                           \
-        Options options;                                                                   \
-        MEZZO_MODULE(Class)                                                                \
-    };
-using mezzo::LossOptions;
-// smooth_l1_loss() as a module: quadratic near 0, linear beyond options.beta.
-MEZZO_LOSS(SmoothL1Loss, smooth_l1_loss, SmoothL1Options)
-// cross_entropy() as a module: of logits [..., classes] and classes or probabilities.
-MEZZO_LOSS(CrossEntropyLoss, cross_entropy, CrossEntropyOptions)
-// nll_loss() as a module: of logarithms of probabilities [..., classes] and classes.
-MEZZO_LOSS(NLLLoss, nll_loss, NllOptions)
-// mse_loss() as a module: (input - target)^2.
-MEZZO_LOSS(MSELoss, mse_loss, LossOptions)
-// l1_loss() as a module: |input - target|.
-MEZZO_LOSS(L1Loss, l1_loss, LossOptions)
-// binary_cross_entropy() as a module: of probabilities.
-MEZZO_LOSS(BCELoss, binary_cross_entropy, BceOptions)
-// binary_cross_entropy_with_logits() as a module: of the values before sigmoid.
-MEZZO_LOSS(BCEWithLogitsLoss, binary_cross_entropy_with_logits, BceWithLogitsOptions)
-#undef MEZZO_LOSS
+// pairwise_distance() of the rows of two tensors.
+class PairwiseDistance : public Module {
+public:
+    explicit PairwiseDistance(const PairwiseDistanceOptions& distance_options = {})
+        : options(distance_options) {}
+    [[nodiscard]] Tensor operator()(const Tensor& first, const Tensor& second) const {
+        return with_hooks(
+            [this](const Tensor& a, const Tensor& b) { return pairwise_distance(a, b, options); }, first,
+            second);
+    }
+
+    PairwiseDistanceOptions options;
+    MEZZO_MODULE(PairwiseDistance)
+};
 
 // Modules applied one after the other. A Linear followed by ReLU or GELU, and a BatchNorm2d followed by ReLU,
-// run as one op with the activation at its end. A handle: copies share the modules, their parameters and
-// their training flags.
+// run as one op with the activation at its end, unless one of them has hooks. A handle: copies share the
+// modules, their parameters and their training flags.
 class Sequential : public Module {
 public:
     Sequential() = default;
@@ -261,6 +313,7 @@ public:
     void own_copies(detail::OwnCopies& made) override;
 
 private:
+    Tensor run(Tensor y) const;
     std::vector<AnyModule> layers_;
 };
 

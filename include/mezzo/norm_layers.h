@@ -141,7 +141,9 @@ protected:
     public:                                                                                    \
         explicit Class(std::int64_t features, const InstanceNormLayerOptions& options = {})    \
             : InstanceNorm(#Class, features, options) {}                                       \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const { return normalised(x, dims); } \
+        [[nodiscard]] Tensor operator()(const Tensor& input) const {                           \
+            return with_hooks([this](const Tensor& x) { return normalised(x, dims); }, input); \
+        }                                                                                      \
         const char* type_name() const override { return #Class; }                              \
     };
 MEZZO_INSTANCE_NORM(InstanceNorm1d, 3)
@@ -154,7 +156,9 @@ class LocalResponseNorm : public Module {
 public:
     explicit LocalResponseNorm(std::int64_t channels, const LocalResponseNormOptions& norm_options = {})
         : size(channels), options(norm_options) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return local_response_norm(x, size, options); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return local_response_norm(x, size, options); }, input);
+    }
     std::string describe() const override;
 
     std::int64_t size;

@@ -43,7 +43,9 @@ template <class Options> std::string describe_window(const Options& o) {
     class Class : public Module {                                                               \
     public:                                                                                     \
         explicit Class(const Options& pool_options) : options(pool_options) {}                  \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, options); } \
+        [[nodiscard]] Tensor operator()(const Tensor& input) const {                            \
+            return with_hooks([this](const Tensor& x) { return function(x, options); }, input); \
+        }                                                                                       \
         more std::string describe() const override { return detail::describe_window(options); } \
                                                                                                 \
         Options options;                                                                        \
@@ -65,7 +67,9 @@ MEZZO_POOL(MaxPool3d, max_pool3d, MaxPool3dOptions, MEZZO_WITH_INDICES(max_pool3
     class Class : public Module {                                                                            \
     public:                                                                                                  \
         explicit Class(Size size) : output_size(size) {}                                                     \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, output_size); }          \
+        [[nodiscard]] Tensor operator()(const Tensor& input) const {                                         \
+            return with_hooks([this](const Tensor& x) { return function(x, output_size); }, input);          \
+        }                                                                                                    \
         more std::string describe() const override { return "output_size=" + detail::text_of(output_size); } \
                                                                                                              \
         Size output_size;                                                                                    \
@@ -84,23 +88,25 @@ MEZZO_POOL(AdaptiveMaxPool3d, adaptive_max_pool3d, Size3d,
 #undef MEZZO_WITH_INDICES
 
 // The inverse of max pooling: nn::MaxUnpool2d({.kernel_size = 2})(y, indices).
-#define MEZZO_UNPOOL(Class, function, Options)                                              \
-    class Class : public Module {                                                           \
-    public:                                                                                 \
-        explicit Class(const Options& unpool_options) : options(unpool_options) {}          \
-        [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& indices) const {     \
-            return function(x, indices, options);                                           \
-        }                                                                                   \
-        [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& indices,             \
-                                        decltype(Options::kernel_size) output_size) const { \
-            Options with_size = options;                                                    \
-            with_size.output_size = output_size;                                            \
-            return function(x, indices, with_size);                                         \
-        }                                                                                   \
-        std::string describe() const override { return detail::describe_window(options); }  \
-                                                                                            \
-        Options options;                                                                    \
-        MEZZO_MODULE(Class)                                                                 \
+#define MEZZO_UNPOOL(Class, function, Options)                                                            \
+    class Class : public Module {                                                                         \
+    public:                                                                                               \
+        explicit Class(const Options& unpool_options) : options(unpool_options) {}                        \
+        [[nodiscard]] Tensor operator()(const Tensor& input, const Tensor& at) const {                    \
+            return with_hooks(                                                                            \
+                [this](const Tensor& x, const Tensor& indices) { return function(x, indices, options); }, \
+                input, at);                                                                               \
+        }                                                                                                 \
+        [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& indices,                           \
+                                        decltype(Options::kernel_size) output_size) const {               \
+            Options with_size = options;                                                                  \
+            with_size.output_size = output_size;                                                          \
+            return function(x, indices, with_size);                                                       \
+        }                                                                                                 \
+        std::string describe() const override { return detail::describe_window(options); }                \
+                                                                                                          \
+        Options options;                                                                                  \
+        MEZZO_MODULE(Class)                                                                               \
     };
 MEZZO_UNPOOL(MaxUnpool1d, max_unpool1d, MaxUnpool1dOptions)
 MEZZO_UNPOOL(MaxUnpool2d, max_unpool2d, MaxUnpool2dOptions)
@@ -125,6 +131,9 @@ public:
 
     UpsampleOptions options;
     MEZZO_MODULE(Upsample)
+
+private:
+    Tensor resized(const Tensor& x) const;
 };
 
 // Columns of zeros at the left and right, rows at the top and bottom; negative numbers crop.
@@ -151,7 +160,9 @@ class Pad : public Module {
 public:
     explicit Pad(std::vector<Padding> sides, PadMode pad_mode = PadMode::constant, Scalar number = 0)
         : padding(std::move(sides)), mode(pad_mode), value(number) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return pad(x, padding, mode, value); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return pad(x, padding, mode, value); }, input);
+    }
 
     std::vector<Padding> padding;
     PadMode mode;
@@ -164,7 +175,9 @@ public:
     class Class : public Module {                                                              \
     public:                                                                                    \
         explicit Class(std::int64_t value) : number(value) {}                                  \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, number); } \
+        [[nodiscard]] Tensor operator()(const Tensor& input) const {                           \
+            return with_hooks([this](const Tensor& x) { return function(x, number); }, input); \
+        }                                                                                      \
         std::string describe() const override { return #number "=" + std::to_string(number); } \
                                                                                                \
         std::int64_t number;                                                                   \
@@ -178,7 +191,9 @@ MEZZO_LAYER(ChannelShuffle, channel_shuffle, groups)
 class Unfold : public Module {
 public:
     explicit Unfold(const UnfoldOptions& unfold_options) : options(unfold_options) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return unfold(x, options); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return unfold(x, options); }, input);
+    }
     std::string describe() const override { return detail::describe_window(options); }
 
     UnfoldOptions options;
@@ -188,7 +203,9 @@ public:
 class Fold : public Module {
 public:
     Fold(Size2d size, const UnfoldOptions& fold_options) : output_size(size), options(fold_options) {}
-    [[nodiscard]] Tensor operator()(const Tensor& x) const { return fold(x, output_size, options); }
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return fold(x, output_size, options); }, input);
+    }
     std::string describe() const override {
         return "output_size=" + detail::text_of(output_size) + ", " + detail::describe_window(options);
     }

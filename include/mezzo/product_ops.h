@@ -20,6 +20,10 @@ namespace mezzo {
 [[nodiscard]] Tensor outer(const Tensor& a, const Tensor& b);
 // The sum of a * b: [n], [n] -> 0-dim, floating. Under autocast dtypes are promoted, not lowered.
 [[nodiscard]] Tensor dot(const Tensor& a, const Tensor& b);
+// y[..., o] = a[..., i] weight[o, i, j] b[..., j] + bias[o], summed over i and j: a [..., in1], b [..., in2]
+// with equal leading dimensions, weight [out, in1, in2], bias [out] or undefined.
+[[nodiscard]] Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight,
+                              const Tensor& bias = {});
 // [batch, n, k], [batch, k, m] -> [batch, n, m]
 [[nodiscard]] Tensor bmm(const Tensor& a, const Tensor& b);
 

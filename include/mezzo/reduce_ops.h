@@ -114,6 +114,23 @@ struct QuantileOptions {
 // softmax(-x)
 [[nodiscard]] Tensor softmin(const Tensor& x, std::int64_t dim = -1);
 
+enum class BagMode : std::uint8_t { sum, mean, max };
+struct EmbeddingBagOptions {
+    // int64 [bags], ascending: where each bag begins in a one-dimensional index. The first is 0.
+    Tensor offsets = {};
+    BagMode mode = BagMode::mean;
+    Tensor per_sample_weights = {};    // like index: factors of the rows, for BagMode::sum
+    bool include_last_offset = false;  // offsets has one more element, the number of indices
+    std::int64_t padding_idx = -1;     // >= 0: this index counts in no bag
+};
+// The sum, mean or maximum of the rows of weight [n, dim] at the indices of each bag: int64 index [bags,
+// length], or [count] with offsets -> [bags, dim]. An empty bag gives 0. The gradient of a maximum goes to
+// the first row that has it. 16 bit is computed in float32 and rounded once. BagMode::max with offsets waits
+// for the device. Errors of indices are those of embedding(); Error(value) for offsets that do not fit, on
+// the CPU.
+[[nodiscard]] Tensor embedding_bag(const Tensor& weight, const Tensor& index,
+                                   const EmbeddingBagOptions& options = {});
+
 }  // namespace mezzo
 
 #pragma GCC visibility pop

@@ -96,6 +96,8 @@ protected:
     RecurrentCell cell_;
 
 private:
+    [[nodiscard]] LSTMResult run_once(const Tensor& x, const Tensor& h0, const Tensor& c0,
+                                      const Tensor& lengths) const;
     [[nodiscard]] LSTMResult run_layers(Tensor x, const LSTMState& start, const Tensor& lengths) const;
     void check_directions() const;  // Error(value) if moved from, or if the fields above have been changed
     std::vector<Direction> directions_;  // layer by layer
@@ -165,6 +167,9 @@ protected:
                         std::int64_t hidden_size, const CellOptions& options);
     [[nodiscard]] LSTMState step(const Tensor& x, const LSTMState& state) const;
     RecurrentCell cell_;
+
+private:
+    [[nodiscard]] LSTMState step_once(const Tensor& x, const LSTMState& state) const;
 };
 class RNNCell : public RecurrentCellModule {
 public:

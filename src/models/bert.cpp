@@ -142,8 +142,12 @@ BertLayer::BertLayer(const BertConfig& c)
 
 Tensor BertLayer::operator()(const Tensor& x, const Tensor& mask) const {
     const ModuleScope here(*this);
-    const Tensor y = attention(x, mask);
-    return output(intermediate(y), y);
+    return with_hooks(
+        [&](const Tensor& in) {
+            const Tensor y = attention(in, mask);
+            return output(intermediate(y), y);
+        },
+        x);
 }
 
 BertEncoder::BertEncoder(const BertConfig& c) {

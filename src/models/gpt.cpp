@@ -53,7 +53,8 @@ GptMlp::GptMlp(const GptConfig& c)
 
 Tensor GptMlp::operator()(const Tensor& x) const {
     const ModuleScope here(*this);
-    return c_proj(linear(x, c_fc.weight, c_fc.bias, activation));
+    return with_hooks(
+        [this](const Tensor& in) { return c_proj(linear(in, c_fc.weight, c_fc.bias, activation)); }, x);
 }
 
 GptBlock::GptBlock(const GptConfig& c)
@@ -61,8 +62,12 @@ GptBlock::GptBlock(const GptConfig& c)
 
 Tensor GptBlock::operator()(const Tensor& x, const CausalPlaces& places, std::size_t layer) const {
     const ModuleScope here(*this);
-    const Tensor y = x + dropout(attn(ln_1(x), places, layer), dropout_p, training());
-    return y + dropout(mlp(ln_2(y)), dropout_p, training());
+    return with_hooks(
+        [&](const Tensor& in) {
+            const Tensor y = in + dropout(attn(ln_1(in), places, layer), dropout_p, training());
+            return y + dropout(mlp(ln_2(y)), dropout_p, training());
+        },
+        x);
 }
 
 GptModel::GptModel(const GptConfig& c)

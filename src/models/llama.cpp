@@ -63,7 +63,11 @@ LlamaMlp::LlamaMlp(const LlamaConfig& c)
 
 Tensor LlamaMlp::operator()(const Tensor& x) const {
     const ModuleScope here(*this);
-    return down_proj(swiglu(merged_linear(x, {gate_proj.weight, up_proj.weight})));
+    return with_hooks(
+        [this](const Tensor& in) {
+            return down_proj(swiglu(merged_linear(in, {gate_proj.weight, up_proj.weight})));
+        },
+        x);
 }
 
 LlamaBlock::LlamaBlock(const LlamaConfig& c)
@@ -71,8 +75,12 @@ LlamaBlock::LlamaBlock(const LlamaConfig& c)
 
 Tensor LlamaBlock::operator()(const Tensor& x, const CausalPlaces& places, std::size_t layer) const {
     const ModuleScope here(*this);
-    const Tensor y = x + self_attn(input_layernorm(x), places, layer);
-    return y + mlp(post_attention_layernorm(y));
+    return with_hooks(
+        [&](const Tensor& in) {
+            const Tensor y = in + self_attn(input_layernorm(in), places, layer);
+            return y + mlp(post_attention_layernorm(y));
+        },
+        x);
 }
 
 LlamaModel::LlamaModel(const LlamaConfig& c)

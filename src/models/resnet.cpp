@@ -131,11 +131,14 @@ Tensor ResNetBlock::shortcut(const Tensor& x) const {
     return added > 0 ? pad(y, {{.dim = 3, .before = 0, .after = added}}) : y;
 }
 
-Tensor ResNetBlock::operator()(const Tensor& x) const {
+Tensor ResNetBlock::operator()(const Tensor& input) const {
     const ModuleScope here(*this);
-    const Tensor y = conv2(bn1(conv1(x), {.relu = true}));
-    if (!conv3) return bn2(y, {.relu = true, .residual = shortcut(x)});
-    return (*bn3)((*conv3)(bn2(y, {.relu = true})), {.relu = true, .residual = shortcut(x)});
+    const auto run = [this](const Tensor& x) {
+        const Tensor y = conv2(bn1(conv1(x), {.relu = true}));
+        if (!conv3) return bn2(y, {.relu = true, .residual = shortcut(x)});
+        return (*bn3)((*conv3)(bn2(y, {.relu = true})), {.relu = true, .residual = shortcut(x)});
+    };
+    return with_hooks(run, input);
 }
 
 ResNet::ResNet(const ResNetConfig& c)
@@ -184,7 +187,11 @@ Tensor ResNet::classify(const Tensor& features) const {
 
 Tensor ResNet::operator()(const Tensor& images) const {
     const ModuleScope here(*this);
-    return classify(run(layer4, run(layer3, run(layer2, run(layer1, stem(images))))));
+    return with_hooks(
+        [this](const Tensor& x) {
+            return classify(run(layer4, run(layer3, run(layer2, run(layer1, stem(x))))));
+        },
+        images);
 }
 
 }  // namespace mezzo::nn

@@ -85,6 +85,7 @@ private:
 void detail::make_own(Module& copy) {
     const NoGrad plain;
     OwnModules().module("", copy);
+    copy.apply([](Module& module) { module.hooks_.clear(); });
     OwnTensors tensors;
     tensors.module("", copy);
     tensors.place();

@@ -64,14 +64,14 @@ Tensor BatchNorm1d::operator()(const Tensor& x, const BatchNormCall& also) const
     const ModuleScope here(*this);
     check(x.dim() == 2 || x.dim() == 3, ErrorKind::shape, "BatchNorm1d: input ", x.shape(),
           " is neither [batch, channels] nor [batch, length, channels]");
-    return normalised(x, also);
+    return with_hooks([&](const Tensor& in) { return normalised(in, also); }, x);
 }
 
 Tensor BatchNorm2d::operator()(const Tensor& x, const BatchNormCall& also) const {
     const ModuleScope here(*this);  // the view that gives rows their shape again is its own
     check(x.dim() == 4, ErrorKind::shape, "BatchNorm2d: input ", x.shape(),
           " is not [batch, height, width, channels]");
-    return normalised(x, also);
+    return with_hooks([&](const Tensor& in) { return normalised(in, also); }, x);
 }
 
 void update_bn(Module& net, const autograd::Callback<void()>& pass) {
@@ -102,7 +102,7 @@ Tensor BatchNorm3d::operator()(const Tensor& x, const BatchNormCall& also) const
     const ModuleScope here(*this);
     check(x.dim() == 5, ErrorKind::shape, "BatchNorm3d: input ", x.shape(),
           " is not [batch, depth, height, width, channels]");
-    return normalised(x, also);
+    return with_hooks([&](const Tensor& in) { return normalised(in, also); }, x);
 }
 
 InstanceNorm::InstanceNorm(const char* module, std::int64_t features, const InstanceNormLayerOptions& options)
@@ -144,7 +144,10 @@ GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNorm
     add_affine("GroupNorm", weight, bias, channels, options);
 }
 
-Tensor GroupNorm::operator()(const Tensor& x) const { return group_norm(x, num_groups, weight, bias, eps); }
+Tensor GroupNorm::operator()(const Tensor& input) const {
+    return with_hooks([this](const Tensor& x) { return group_norm(x, num_groups, weight, bias, eps); },
+                      input);
+}
 
 std::string GroupNorm::describe() const {
     return fmt::format("{}, {}, eps={:g}, affine={}, bias={}", num_groups, num_channels, eps,

@@ -41,7 +41,11 @@ Upsample::Upsample(const UpsampleOptions& upsample_options) : options(upsample_o
           options.size, " and scale_factor ", scale.values[0], "; give one of them, and it must be positive");
 }
 
-Tensor Upsample::operator()(const Tensor& x) const {
+Tensor Upsample::operator()(const Tensor& input) const {
+    return with_hooks([this](const Tensor& x) { return resized(x); }, input);
+}
+
+Tensor Upsample::resized(const Tensor& x) const {
     const InterpolateOptions how{.mode = options.mode,
                                  .align_corners = options.align_corners,
                                  .scale_factor = options.scale_factor,
@@ -61,10 +65,14 @@ std::string Upsample::describe() const {
                        modes[int(options.mode)], options.align_corners);
 }
 
-Tensor ZeroPad2d::operator()(const Tensor& x) const {
-    check(x.defined() && x.dim() == 4, ErrorKind::shape,
+Tensor ZeroPad2d::operator()(const Tensor& input) const {
+    check(input.defined() && input.dim() == 4, ErrorKind::shape,
           "ZeroPad2d: the input is not an image [batch, height, width, channels]");
-    return pad(x, {{1, padding.top, padding.bottom}, {2, padding.left, padding.right}});
+    return with_hooks(
+        [this](const Tensor& x) {
+            return pad(x, {{1, padding.top, padding.bottom}, {2, padding.left, padding.right}});
+        },
+        input);
 }
 
 std::string ZeroPad2d::describe() const {

@@ -243,6 +243,18 @@ LSTMResult RecurrentLayers::run_layers(Tensor x, const LSTMState& start, const T
 
 LSTMResult RecurrentLayers::run(const Tensor& given, const Tensor& h0, const Tensor& c0,
                                 const Tensor& lengths) const {
+    if (!has_hooks()) return run_once(given, h0, c0, lengths);
+    const Tensors y = with_hooks(
+        [&](const Tensor& x, const Tensor& h, const Tensor& c) {
+            const LSTMResult result = run_once(x, h, c, lengths);
+            return Tensors{result.output, result.h_n, result.c_n};
+        },
+        given, h0, c0);
+    return {y[0], y[1], y[2]};
+}
+
+LSTMResult RecurrentLayers::run_once(const Tensor& given, const Tensor& h0, const Tensor& c0,
+                                     const Tensor& lengths) const {
     const ModuleScope here(*this);
     const char* const name = type_name();
     check_directions();
@@ -307,6 +319,17 @@ std::string RecurrentCellModule::describe() const {
 }
 
 LSTMState RecurrentCellModule::step(const Tensor& given, const LSTMState& state) const {
+    if (!has_hooks()) return step_once(given, state);
+    const Tensors y = with_hooks(
+        [&](const Tensor& x, const Tensor& h, const Tensor& c) {
+            const LSTMState result = step_once(x, {h, c});
+            return Tensors{result.h, result.c};
+        },
+        given, state.h, state.c);
+    return {y[0], y[1]};
+}
+
+LSTMState RecurrentCellModule::step_once(const Tensor& given, const LSTMState& state) const {
     const ModuleScope here(*this);
     check(given.defined() && (given.dim() == 1 || given.dim() == 2) && given.size(-1) == weight_ih.size(1),
           ErrorKind::shape, type_name(), ": input ", given.defined() ? given.shape() : Shape{},

@@ -24,6 +24,21 @@ void check_p(const char* op, double p) {
     check(p >= 0, ErrorKind::value, op, ": p is ", p, "; it must not be negative");
 }
 
+struct Bilinear {
+    static constexpr const char* name = "bilinear";
+};
+const Op<Bilinear> bilinear_op{
+    {.cast = CastPolicy::promote, .result = ResultDtype::promoted}, nullptr, [](In in) -> Tensors {
+        const Tensor a = matrix_of(in[0]), b = matrix_of(in[1]);
+        const std::int64_t rows = a.size(0), out = in[2].size(0);
+        Shape shape = in[0].shape();
+        shape[shape.size() - 1] = out;
+        // [rows, in1] [in1, out in2] as [rows, out, in2], times b.
+        const Tensor factor = in[2].permute({1, 0, 2}).reshape({in[2].size(1), out * in[2].size(2)});
+        const Tensor y = sum(matmul(a, factor).reshape({rows, out, in[2].size(2)}) * b.unsqueeze(1), {-1});
+        return {(in[3].defined() ? y + in[3] : y).reshape(shape)};
+    }};
+
 struct CosineSimilarity {
     static constexpr const char* name = "cosine_similarity";
     std::int64_t dim = 1;
@@ -155,6 +170,23 @@ Tensor baddbmm(const Tensor& input, const Tensor& a, const Tensor& b, AddMmOptio
     check(a.size(0) == b.size(0), ErrorKind::shape, "baddbmm: batches differ, ", a.shape(), " and ",
           b.shape());
     return added_product("baddbmm", input, a, b, options);
+}
+
+Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias) {
+    for (const Tensor& x : {a, b, weight}) check_floating("bilinear", x);
+    if (bias.defined()) check_floating("bilinear", bias, "bias");
+    check(weight.dim() == 3, ErrorKind::shape, "bilinear: weight ", weight.shape(),
+          " is not [out, in1, in2]");
+    Shape shape = a.shape();
+    const int last = shape.size() - 1;
+    check(last >= 0 && b.dim() == a.dim() && a.size(-1) == weight.size(1) && b.size(-1) == weight.size(2) &&
+              std::equal(shape.begin(), shape.begin() + last, b.shape().begin()),
+          ErrorKind::shape, "bilinear: inputs ", a.shape(), " and ", b.shape(), " do not fit weight ",
+          weight.shape(), "; they are [..., in1] and [..., in2] with equal leading dimensions");
+    check(!bias.defined() || bias.shape() == Shape{weight.size(0)}, ErrorKind::shape, "bilinear: bias ",
+          bias.defined() ? bias.shape() : Shape{}, " is not [", weight.size(0), "]");
+    shape[last] = weight.size(0);
+    return call(bilinear_op, {a, b, weight, bias}, {}, shape);
 }
 
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, double eps) {

@@ -159,3 +159,30 @@ TEST_CASE("coming from PyTorch: recurrent layers", "[recipes]") {
     CHECK(output[1].slice(0, 3, 7).abs().max().item<float>() == 0);
     CHECK(next.c_n.shape() == mz::Shape{4, 2, 32});
 }
+
+TEST_CASE("coming from PyTorch: hooks and computed weights", "[recipes]") {
+    // begin
+    struct TwoLayers : nn::Module {
+        nn::Linear hidden{8, 16};
+        nn::WeightNorm<nn::Linear> head = nn::weight_norm(nn::Linear(16, 2));
+        mz::Tensor operator()(const mz::Tensor& x) const {
+            return with_hooks([this](const mz::Tensor& in) { return head(mz::relu(hidden(in))); }, x);
+        }
+        MEZZO_MODULE(TwoLayers, hidden, head)
+    };
+    // end
+    TwoLayers net;
+    const mz::Tensor x = mz::randn({3, 8});
+    // begin
+    mz::Tensor features, gradient;
+    const nn::RemovableHandle handle = net.hidden.register_forward_hook(
+        [&](const nn::Module&, const mz::Tensors&, mz::Tensors& outputs) { features = outputs[0].detach(); });
+    net.register_full_backward_hook([&](mz::Tensors&, const mz::Tensors& outputs) { gradient = outputs[0]; });
+    net(x).sum().backward();
+    handle.remove();
+    // end
+    CHECK(features.shape() == mz::Shape{3, 16});
+    CHECK(gradient.to_vector<float>() == std::vector<float>(6, 1));
+    CHECK_FALSE(net.hidden.has_hooks());
+    CHECK(net.state_dict().names()[3] == "head.parametrizations.weight.original0");
+}

@@ -320,6 +320,12 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     CHECK_THAT(test::read_file(path), Contains("\x42\x08"
                                                "constant") &&
                                           Contains("constant_1"));
+    // Hooks, also those of backward, add no operator.
+    io::export_onnx(net, {x}, path);
+    const std::string plain = test::read_file(path);
+    net.register_full_backward_hook([](Tensors&, const Tensors&) {});
+    io::export_onnx(net, {x}, path);
+    CHECK(test::read_file(path) == plain);
     std::filesystem::remove(path);
     CHECK_THROWS_WITH(io::export_onnx(net, {}, path), Contains("the list of inputs is empty"));
     CHECK_THROWS_WITH(io::export_onnx(net, {x, x}, path), Contains("Linear does not take 2 tensors"));

@@ -10,6 +10,7 @@
 #include "mezzo/log.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"
+#include "mezzo/models/resnet.h"
 #include "mezzo/train/trainer.h"
 #include "tests/support/support.h"
 
@@ -184,6 +185,37 @@ TEST_CASE("ModuleList and ModuleDict hold modules of any type", "[module]") {
 
     nn::ModuleDict copy = nn::clone(heads);
     CHECK(&copy.at<nn::Linear>("segment") != &heads.at<nn::Linear>("segment"));
+}
+
+TEST_CASE("hooks of models' blocks, and of copies", "[module]") {
+    nn::ResNet net({.layers = {1, 1, 1, 1}, .width = 4, .stem = nn::ResNetStem::cifar, .num_classes = 3});
+    Tensor features, gradient;
+    net.layer4[0].register_forward_hook(
+        [&](const nn::Module&, const Tensors&, Tensors& outputs) { features = outputs[0].detach(); });
+    net.layer4[0].register_full_backward_hook(
+        [&](Tensors&, const Tensors& outputs) { gradient = outputs[0]; });
+    const Tensor images = ones({2, 16, 16, 3});
+    sum(net(images)).backward();
+    CHECK(features.shape() == gradient.shape());
+    CHECK(features.dim() == 4);
+    features = gradient = Tensor();
+    CHECK_FALSE(nn::clone(net).layer4[0].has_hooks());
+    (void)nn::summary(net, images);
+    CHECK((features.defined() && net.layer4[0].has_hooks()));
+
+    nn::Bert bert({.vocab_size = 9,
+                   .hidden_size = 8,
+                   .num_hidden_layers = 1,
+                   .num_attention_heads = 2,
+                   .intermediate_size = 4,
+                   .max_position_embeddings = 5});
+    int calls = 0;
+    for (const auto& [path, module] : bert.named_modules())
+        module->register_forward_pre_hook([&](const nn::Module&, Tensors&) { ++calls; });
+    (void)bert(zeros({1, 3}, {.dtype = int64}));
+    // The look-up of words, the norm of the embeddings, the layer, and the pooler's Linear: other layers are
+    // merged or read as weights.
+    CHECK(calls == 4);
 }
 
 TEST_CASE("StateDict finds by name and stays a sequence", "[module]") {

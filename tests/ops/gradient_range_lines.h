@@ -281,6 +281,7 @@ inline std::vector<Line> products_and_norms() {
                               .reshape({-1})),
         OF_TWO("einsum", einsum("ni,i->n", {pairs(x), like(x, {2, -0.5}, {2})})),
         OF_ONE("outer", outer(x[0], like(x, {2.5}, {1})).squeeze(1)),
+        OF_TWO("bilinear", bilinear(x[0].unsqueeze(1), x[1].unsqueeze(1), like(x, {0.5}, {1, 1, 1})).squeeze(1)),
         OF_TWO("cosine_similarity", cosine_similarity(pairs(x), like(x, {1, -0.5}, {1, 2}))),
         OF_TWO("pairwise_distance", pairwise_distance(x[0].unsqueeze(1), x[1].unsqueeze(1))),
         OF_TWO("pairwise_distance of p 3", pairwise_distance(pairs(x), like(x, {1, -0.5}, {2}), {.p = 3})),
@@ -388,6 +389,7 @@ inline std::vector<Line> pools_and_arrangements() {
                interpolate(image(x), {1, 3}, {.mode = InterpolateMode::bilinear})
                    .reshape({-1, 3}).select(1, 1)),
         OF_ONE("embedding", embedding(x[0].unsqueeze(1), all_places(x)).squeeze(1)),
+        OF_ONE("embedding_bag", embedding_bag(x[0].unsqueeze(1), all_places(x).unsqueeze(1)).squeeze(1)),
         OF_ONE("index_select", index_select(x[0], 0, all_places(x))),
         OF_TWO("gather", gather(pairs(x), 1, places(x, 1)).squeeze(1)),
         OF_TWO("scatter_add", scatter_add(x[0].unsqueeze(1), 1, places(x, 0), x[1].unsqueeze(1)).squeeze(1)),
@@ -500,6 +502,7 @@ inline const std::map<std::string, const char*>& left_out() {
         {"rand_like", no_gradient},
         {"randint_like", no_gradient},
         {"randn_like", no_gradient},
+        {"run_hooked", not_an_op},
         {"run_model", not_an_op},
         {"searchsorted", no_gradient},
         {"trace", own_test},

@@ -211,11 +211,31 @@ std::vector<OpCase> products() {
         OF("einsum with dots", einsum("...ij,...jk", {x[0], x[1]}), SHAPES({2, 1, 3, 4}, {5, 4, 2}), low, any, "", "", true, false),
         OF("einsum of a diagonal", einsum("iij->j", {x[0]}), SHAPES({3, 3, 4}), fp32, any, "", "", true, false),
         OF("einsum with sums", einsum("abc,cd->b", {x[0], x[1]}), SHAPES({2, 3, 4}, {4, 5}), low, any, "", "", true, true, true, 4),
+        OF("bilinear", bilinear(x[0], x[1], x[2], x[3]), SHAPES({3, 4}, {3, 2}, {5, 4, 2}, {5})),
+        OF("bilinear without bias", bilinear(x[0], x[1], x[2], {}), SHAPES({2, 3, 4}, {2, 3, 2}, {5, 4, 2})),
         OF("cosine_similarity", cosine_similarity(x[0], x[1]), SHAPES(pair, pair), fp32),
         OF("pairwise_distance", pairwise_distance(x[0], x[1]), SHAPES(pair, {5}), fp32),
         OF("pairwise_distance of p 3", pairwise_distance(x[0], x[1], {.p = 3, .keepdim = true}), SHAPES(pair, pair), fp32, unit),
         OF("normalize", normalize(x[0]), SHAPES(pair), fp32, any, "", "", true, false),
         OF("normalize of p 1", normalize(x[0], 1, 0), SHAPES(pair), fp32, any, "", "", true, false),
+    };
+}
+
+// Bags of three, no, three and one index of seven.
+Tensor bag_offsets(const Tensor& x) {
+    return Tensor::from(std::vector<std::int64_t>{0, 3, 3, 6}, {4}).to(x.device());
+}
+
+std::vector<OpCase> bags() {
+    return {
+        OF("embedding_bag", embedding_bag(x[0], x[1]), SHAPES({6, 4}, {2, 5}), keep, any, "fc", "", true, false, false),
+        OF("embedding_bag of weighted sums",
+           embedding_bag(x[0], x[1], {.mode = BagMode::sum, .per_sample_weights = x[2]}),
+           SHAPES({6, 4}, {2, 5}, {2, 5}), keep, any, "fcf", "", true, false, false),
+        OF("embedding_bag by offsets", embedding_bag(x[0], x[1], {.offsets = bag_offsets(x[0])}), SHAPES({6, 4}, {7}), keep,
+           any, "fc", "", true, false, false),
+        OF("embedding_bag of maxima", embedding_bag(x[0], x[1], {.offsets = bag_offsets(x[0]), .mode = BagMode::max}),
+           SHAPES({6, 4}, {7}), keep, any, "fc", "", true, false, false),
     };
 }
 
@@ -297,7 +317,7 @@ std::vector<OpCase> recurrences() {
 
 std::vector<OpCase> family_cases() {
     std::vector<OpCase> all;
-    for (auto family : {reductions, orders, arrangements, pointwise, products, losses, recurrences}) {
+    for (auto family : {reductions, orders, arrangements, pointwise, products, bags, losses, recurrences}) {
         const std::vector<OpCase> more = family();
         all.insert(all.end(), more.begin(), more.end());
     }
