@@ -407,6 +407,18 @@ TEST_CASE("pytorch files: hostile pickles", "[io]") {
                                                                {}));
     CHECK_THROWS_WITH(ring.state_dict(), Contains("64 levels"));
     CHECK_THAT(ring.to_string(), Contains("deeper"));
+    for (const std::size_t levels : {64, 65}) {
+        Pickle deep;
+        deep.op(std::string(levels, ']'))
+            .tensor("torch.FloatStorage", "0", 1, 0, {}, {})
+            .op(std::string(levels, 'a'));
+        const io::PytorchValue file =
+            loaded(folder, torch_archive(deep.str(), {{"0", bytes_of<float>({1})}}));
+        if (levels == 64)
+            CHECK(file.state_dict().size() == 1);
+        else
+            CHECK_THROWS_WITH(file.state_dict(), Contains("64 levels"));
+    }
     std::string laughs = "]q\x01";
     for (int i = 1; i < 30; ++i) {
         laughs += "](";
