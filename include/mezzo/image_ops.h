@@ -45,8 +45,8 @@ struct AxisNumbers {
 };
 }  // namespace detail
 
-// Padding of a convolution whose result is as large as its input: PyTorch's padding="same". Where the total
-// is odd, the end gets one zero more. Error(value) with a stride other than 1. PyTorch's "valid" is 0.
+// Padding of a convolution whose result is as large as its input: PyTorch's padding="same". The end gets
+// one zero more if the total is odd. Error(value) with a stride other than 1. PyTorch's "valid" is 0.
 inline constexpr std::int64_t same_padding = std::numeric_limits<std::int64_t>::min();
 
 struct Conv2dOptions {
@@ -104,9 +104,9 @@ struct ConvTranspose3dOptions {
     Size3d stride = 1, padding = 0, output_padding = 0, dilation = 1;
     std::int64_t groups = 1;
 };
-// x [N, D, H, W, C], weight [C, kernel depth, kernel height, kernel width, O / groups], bias [O] or undefined
-// -> [N, Do, Ho, Wo, O]. Where several positions of the kernel's depth meet, 16-bit parts are rounded before
-// they are added in float32.
+// x [N, D, H, W, C], weight [C, kernel depth, kernel height, kernel width, O / groups], bias [O] or
+// undefined -> [N, Do, Ho, Wo, O]. Results that several positions of the kernel's depth reach are sums, in
+// float32, of 16-bit parts.
 [[nodiscard]] Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvTranspose3dOptions& options = {});
 
@@ -264,10 +264,10 @@ struct InstanceNormOptions {
     double momentum = 0.1;        // share of the batch in the running statistics, in [0, 1]
     double eps = 1e-5;
 };
-// Normalises each channel of each sample by itself (Ulyanov et al., arXiv 1607.08022): x [N, ..., C], weight
-// and bias [C] or undefined (1 and 0). If use_input_stats, running_mean and running_var, [C] or undefined,
-// are updated in place with the means over the samples, unless these are not finite. The result has the dtype
-// of x, also under autocast. Error(value) for the statistics of a single value.
+// Normalises each channel of each sample by itself (Ulyanov et al., arXiv 1607.08022): x [N, ..., C],
+// weight and bias [C] or undefined (1 and 0). If use_input_stats, the means over the samples are written
+// to running_mean and running_var, [C] or undefined, as batch_norm() does, unless they are not finite. The
+// result has the dtype of x, also under autocast. Error(value) for the statistics of a single value.
 [[nodiscard]] Tensor instance_norm(const Tensor& x, const Tensor& running_mean = {},
                                    const Tensor& running_var = {}, const Tensor& weight = {},
                                    const Tensor& bias = {}, const InstanceNormOptions& options = {});

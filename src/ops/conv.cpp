@@ -275,7 +275,7 @@ std::int64_t transposed_size(const Axes& axes, const Tensor& x, const Tensor& we
     return size;
 }
 
-// Replaces same_padding by the number of zeros on each side. Where both sides differ, they are added to x.
+// Replaces same_padding by the number of zeros on each side. If the total is odd, x gets one more at its end.
 Tensor with_same_padding(const Tensor& x, const Tensor& weight, Axes& axes) {
     Tensor y = x;
     for (int a = axes.first; a < 3; ++a) {

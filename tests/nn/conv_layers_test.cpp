@@ -127,14 +127,14 @@ TEST_CASE("convolution layers of signals and volumes, with every kind of padding
     CHECK(entry(conv.state_dict(), "weight").second.shape() == Shape{6, 2, 3, 2, 1});
     const nn::ConvTranspose3d up(4, 6, 2, {.stride = 2});
     CHECK(entry(up.state_dict(), "weight").second.shape() == Shape{4, 6, 2, 2, 2});
-    CHECK(up(waves({1, 2, 3, 2, 4}, 0)).shape() == Shape{1, 4, 6, 4, 6});
-    CHECK(up(waves({1, 2, 3, 2, 4}, 0), {5, 6, 4}).shape() == Shape{1, 5, 6, 4, 6});
+    CHECK(up(waves({1, 2, 3, 2, 4}, 0).to(float32)).shape() == Shape{1, 4, 6, 4, 6});
+    CHECK(up(waves({1, 2, 3, 2, 4}, 0).to(float32), {5, 6, 4}).shape() == Shape{1, 5, 6, 4, 6});
     const nn::ConvTranspose1d line(4, 6, 3, {.stride = 2, .padding = 1});
     CHECK(entry(line.state_dict(), "weight").second.shape() == Shape{4, 6, 3});
-    CHECK(line(waves({1, 5, 4}, 0), 10).shape() == Shape{1, 10, 6});
-    CHECK_THROWS_WITH(line(waves({1, 5, 4}, 0), 12), Contains("output_padding 3"));
+    CHECK(line(waves({1, 5, 4}, 0).to(float32), 10).shape() == Shape{1, 10, 6});
+    CHECK_THROWS_WITH(line(waves({1, 5, 4}, 0).to(float32), 12), Contains("output_padding 3"));
 
-    const Tensor x = waves({2, 5, 6, 3}, 0.5);
+    const Tensor x = waves({2, 5, 6, 3}, 0.5).to(float32);
     const nn::Conv2d same(3, 4, {2, 3}, {.padding = same_padding});
     CHECK(same(x).shape() == Shape{2, 5, 6, 4});
     for (const PadMode mode : {PadMode::reflect, PadMode::replicate, PadMode::circular}) {

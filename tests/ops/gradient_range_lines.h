@@ -84,6 +84,12 @@ inline Tensor packed(In x) {
     return stack({x[0], filled(1), x[1], filled(0.5), filled(-1), filled(0.25)}, 1).reshape({-1, 2, 3, 1, 1});
 }
 
+// Matrices [N, 2, 3] whose first element is x[0].
+inline Tensor affine(In x) {
+    const auto filled = [&](double value) { return full_like(x[0], value); };
+    return stack({x[0], filled(0.5), filled(1), filled(0), filled(1), filled(0)}, 1).reshape({-1, 2, 3});
+}
+
 inline Tensor two(In x, double a, double b) { return tensor_of({a, b}, {2}, float32, x[0].device()); }
 inline Tensor classes(In x) { return zeros({x[0].size(0)}, {.dtype = int64, .device = x[0].device()}); }
 inline Tensor refused_by_autocast(In x) {
@@ -381,9 +387,8 @@ inline std::vector<Line> pools_and_arrangements() {
         OF_ONE("dropout1d", dropout1d(x[0].reshape({-1, 1, 1}), 0.5, false).reshape({-1})),
         OF_TWO("grid_sample", grid_sample(image(x), like(x, {0.25, 0}, {1, 1, 1, 2}).expand({x[0].size(0), 1, 1, 2}))
                                   .reshape({-1})),
-        OF_ONE("affine_grid", affine_grid(stack({x[0], full_like(x[0], 0.5), full_like(x[0], 1), full_like(x[0], 0),
-                                                 full_like(x[0], 1), full_like(x[0], 0)}, 1).reshape({-1, 2, 3}),
-                                          {x[0].size(0), 1, 2, 1}).select(2, 1).reshape({-1, 2}).select(1, 0)),
+        OF_ONE("affine_grid", affine_grid(affine(x), {x[0].size(0), 1, 2, 1}).select(2, 1).reshape({-1, 2})
+                                  .select(1, 0)),
         OF_TWO("pad", pad(pairs(x), {{1, 1, 1}}, PadMode::circular).select(1, 0)),
         OF_TWO("interpolate",
                interpolate(image(x), {1, 3}, {.mode = InterpolateMode::bilinear})

@@ -51,28 +51,45 @@ struct Golden {
                                                                  volume_reference::name##_gradient \
     }
 
-// clang-format off
-#define GRID(kind, pad_name, pad_mode, corners) \
-    GOLDEN(grid_##kind##_##pad_name, grid_sample(x[0], grid_for(x[0], {1, 3, 2, 2}), {.mode = InterpolateMode::kind, \
-           .padding_mode = PadMode::pad_mode, .align_corners = corners}), image)
+#define GRID(kind, pad_name, pad_mode, corners)                                                            \
+    GOLDEN(                                                                                                \
+        grid_##kind##_##pad_name,                                                                          \
+        grid_sample(                                                                                       \
+            x[0], grid_for(x[0], {1, 3, 2, 2}),                                                            \
+            {.mode = InterpolateMode::kind, .padding_mode = PadMode::pad_mode, .align_corners = corners}), \
+        image)
 
 const std::vector<Golden>& goldens() {
     static const std::vector<Golden> all{
-        GOLDEN(conv3d, conv3d(x[0], x[1], x[2], {.stride = {2, 1, 1}, .padding = {1, 0, 1}, .dilation = {1, 2, 1}}),
+        GOLDEN(conv3d,
+               conv3d(x[0], x[1], x[2], {.stride = {2, 1, 1}, .padding = {1, 0, 1}, .dilation = {1, 2, 1}}),
                volume, Shape{2, 2, 2, 3, 2}, Shape{2}),
-        GOLDEN(conv3d_same, conv3d(x[0], x[1], x[2], {.padding = same_padding}), volume, Shape{2, 2, 3, 2, 2}, Shape{2}),
-        GOLDEN(conv_transpose3d, conv_transpose3d(x[0], x[1], x[2], {.stride = 2, .padding = {1, 0, 1},
-               .output_padding = {1, 0, 1}}), volume, Shape{2, 3, 2, 2, 2}, Shape{2}),
-        GOLDEN(conv_transpose1d, conv_transpose1d(x[0], x[1], x[2], {.stride = 2, .padding = 1, .output_padding = 1}),
-               line, Shape{2, 3, 2}, Shape{2}),
-        GOLDEN(max_3d, max_pool3d(x[0], {.kernel_size = {2, 3, 2}, .stride = {1, 2, 1}, .padding = {1, 1, 0},
-               .ceil_mode = true}), volume),
-        GOLDEN(avg_3d, avg_pool3d(x[0], {.kernel_size = {2, 3, 2}, .stride = {1, 2, 2}, .padding = {1, 1, 0},
-               .ceil_mode = true}), volume),
-        GOLDEN(avg_3d_divisor, avg_pool3d(x[0], {.kernel_size = 2, .ceil_mode = true, .divisor_override = 3}), volume),
+        GOLDEN(conv3d_same, conv3d(x[0], x[1], x[2], {.padding = same_padding}), volume, Shape{2, 2, 3, 2, 2},
+               Shape{2}),
+        GOLDEN(conv_transpose3d,
+               conv_transpose3d(x[0], x[1], x[2],
+                                {.stride = 2, .padding = {1, 0, 1}, .output_padding = {1, 0, 1}}),
+               volume, Shape{2, 3, 2, 2, 2}, Shape{2}),
+        GOLDEN(conv_transpose1d,
+               conv_transpose1d(x[0], x[1], x[2], {.stride = 2, .padding = 1, .output_padding = 1}), line,
+               Shape{2, 3, 2}, Shape{2}),
+        GOLDEN(max_3d,
+               max_pool3d(
+                   x[0],
+                   {.kernel_size = {2, 3, 2}, .stride = {1, 2, 1}, .padding = {1, 1, 0}, .ceil_mode = true}),
+               volume),
+        GOLDEN(avg_3d,
+               avg_pool3d(
+                   x[0],
+                   {.kernel_size = {2, 3, 2}, .stride = {1, 2, 2}, .padding = {1, 1, 0}, .ceil_mode = true}),
+               volume),
+        GOLDEN(avg_3d_divisor, avg_pool3d(x[0], {.kernel_size = 2, .ceil_mode = true, .divisor_override = 3}),
+               volume),
         GOLDEN(adaptive_avg_3d, adaptive_avg_pool3d(x[0], {2, 3, 2}), volume),
         GOLDEN(adaptive_max_3d, adaptive_max_pool3d(x[0], {2, 3, 2}), volume),
-        GOLDEN(unfold, unfold(x[0], {.kernel_size = {2, 3}, .dilation = {2, 1}, .padding = {1, 0}, .stride = {1, 2}}), image),
+        GOLDEN(unfold,
+               unfold(x[0], {.kernel_size = {2, 3}, .dilation = {2, 1}, .padding = {1, 0}, .stride = {1, 2}}),
+               image),
         GOLDEN(fold, fold(x[0], {4, 5}, {.kernel_size = 2}), Shape{1, 12, 8}),
         GRID(bilinear, zeros, constant, false),
         GRID(bilinear, border, replicate, true),
@@ -84,20 +101,22 @@ const std::vector<Golden>& goldens() {
         GRID(bicubic, border, replicate, true),
         GRID(bicubic, reflection, reflect, false),
         GOLDEN(grid_volume, grid_sample(x[0], grid_for(x[0], {1, 2, 2, 2, 3})), volume),
-        GOLDEN(grid_gradient, grid_sample(numbers(image, 11, 29).to(x[0].dtype()).to(x[0].device()), x[0] * 0.9 + 0.01,
-               {.mode = bicubic}), Shape{1, 2, 3, 2}),
+        GOLDEN(grid_gradient,
+               grid_sample(numbers(image, 11, 29).to(x[0].dtype()).to(x[0].device()), x[0] * 0.9 + 0.01,
+                           {.mode = bicubic}),
+               Shape{1, 2, 3, 2}),
         GOLDEN(affine_grid, affine_grid(x[0], {1, 3, 4, 2}), Shape{1, 2, 3}),
         GOLDEN(bicubic, interpolate(x[0], {7, 3}, {.mode = bicubic}), image),
         GOLDEN(bilinear_factor, interpolate(x[0], {.mode = bilinear, .scale_factor = {1.7, 0.6}}), image),
         GOLDEN(linear, interpolate(x[0], 10, {.mode = linear, .align_corners = true}), line),
         GOLDEN(trilinear, interpolate(x[0], {2, 5, 4}, {.mode = trilinear}), volume),
         GOLDEN(nearest_exact, interpolate(x[0], {3, 8}, {.mode = nearest_exact}), image),
-        GOLDEN(response, local_response_norm(x[0], 3, {.alpha = 0.5, .beta = 0.6, .k = 1.5}), Shape{1, 2, 2, 5}),
+        GOLDEN(response, local_response_norm(x[0], 3, {.alpha = 0.5, .beta = 0.6, .k = 1.5}),
+               Shape{1, 2, 2, 5}),
         GOLDEN(instance, instance_norm(x[0]), image),
     };
     return all;
 }
-// clang-format on
 
 void check_error(const auto& f, ErrorKind kind, std::initializer_list<const char*> words) {
     try {

@@ -135,7 +135,10 @@ std::vector<OpCase> volume_cases() {
     return {
         {"conv3d", [](In x) { return conv3d(x[0], x[1], x[2], {.padding = 1}); }, {{2, 3, 4, 3, 2}, {4, 3, 3, 3, 2}, {4}}, nullptr, low},
         {"conv3d with stride, dilation and groups",
-         [](In x) { return conv3d(x[0], x[1], {}, {.stride = {2, 1, 2}, .padding = {1, 0, 1}, .dilation = {2, 1, 1}, .groups = 2}); },
+         [](In x) {
+             return conv3d(x[0], x[1], {},
+                           {.stride = {2, 1, 2}, .padding = {1, 0, 1}, .dilation = {2, 1, 1}, .groups = 2});
+         },
          {{2, 4, 3, 4, 6}, {4, 2, 2, 3, 3}}, nullptr, low, any, "", "", true, false},
         {"conv3d of one slice", [](In x) { return conv3d(x[0], x[1], x[2]); }, {{2, 3, 2, 4, 3}, {4, 1, 2, 2, 3}, {4}}, nullptr, low, any, "",
          "", true, false},

@@ -95,8 +95,10 @@ std::vector<OpCase> pool_cases() {
         {"grid_sample", [](In x) { return grid_sample(x[0], 0.9 * x[1]); }, {image, {2, 3, 2, 2}}, nullptr, keep, unit, "", "grid_sample",
          true, false},
         {"grid_sample bicubic and reflected",
-         [](In x) { return grid_sample(x[0], 0.9 * x[1], {.mode = bicubic, .padding_mode = PadMode::reflect}); }, {image, {2, 3, 2, 2}},
-         nullptr, keep, unit, "", "", true, false, true, 2},
+         [](In x) {
+             return grid_sample(x[0], 0.9 * x[1], {.mode = bicubic, .padding_mode = PadMode::reflect});
+         },
+         {image, {2, 3, 2, 2}}, nullptr, keep, unit, "", "", true, false, true, 2},
         {"grid_sample of a volume", [](In x) { return grid_sample(x[0], 0.9 * x[1], {.padding_mode = PadMode::replicate}); },
          {volume, {2, 2, 1, 3, 3}}, nullptr, keep, unit, "", "", true, false},
         POOL("affine_grid", affine_grid(x[0], {2, 3, 4, 1}), (Shape{2, 2, 3}), any, "", true, false),
