@@ -90,8 +90,8 @@ protected:
     // a result that is undefined (Error(value)), has another shape than before (Error(shape)), is not
     // floating (Error(dtype)) or is on another device (Error(device)). In a captured step update() must not
     // wait for the device. Inside update(), step() and load_state_dict() of the same optimizer throw
-    // Error(state). Members of the derived class are not part of state_dict(), and not restored when the step
-    // is skipped.
+    // Error(state). Members of the derived class are not part of state_dict(), unless it overrides
+    // saved_state() and restore_state(), and not restored when the step is skipped.
     virtual void update(ParameterUpdate& p) = 0;
 
 private:

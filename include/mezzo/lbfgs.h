@@ -55,11 +55,10 @@ public:
     // and Error(state) inside a captured step.
     Tensor step(const autograd::Callback<Tensor()>& closure);
 
-    // Those of Optimizer, with the history as entries "lbfgs.…".
-    [[nodiscard]] StateDict state_dict() const override;
-    void load_state_dict(const StateDict& state) override;
-
 protected:
+    // With the history as entries "lbfgs.…".
+    [[nodiscard]] StateDict saved_state() const override;
+    void restore_state(const StateDict& state) override;
     void update(ParameterUpdate& p) override;  // Error(state)
 
 private:

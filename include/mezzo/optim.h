@@ -75,13 +75,13 @@ public:
 
     // Copies of the state of step() besides the parameters: moments, step counts, master weights, options of
     // every group.
-    [[nodiscard]] virtual StateDict state_dict() const;
+    [[nodiscard]] StateDict state_dict() const { return saved_state(); }
     // Restores a state_dict() of an optimizer of the same type, groups and shapes, master weights included:
     // an optimizer without master weights has them afterwards. Throws with nothing changed: Error(value) for
     // another type or other groups, options out of their range, counts that are no whole numbers, and entries
     // that are undefined, missing, unknown or there twice; Error(shape) for an entry of another shape;
     // Error(dtype) for state that is not floating, and for the master of a parameter that is not 16 bit.
-    virtual void load_state_dict(const StateDict& state);
+    void load_state_dict(const StateDict& state) { restore_state(state); }
 
     // Number of this optimizer, unique in the process.
     [[nodiscard]] std::uint64_t id() const;
@@ -89,6 +89,9 @@ public:
 
 protected:
     explicit Optimizer(OptimizerImpl* impl) : impl_(impl) {}
+    // state_dict() and load_state_dict(), for a derived class that has more state.
+    [[nodiscard]] virtual StateDict saved_state() const;
+    virtual void restore_state(const StateDict& state);
 
 private:
     OptimizerImpl* impl_;

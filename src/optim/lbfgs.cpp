@@ -379,8 +379,8 @@ Tensors rows(const Tensor& stacked) {
 
 }  // namespace
 
-StateDict LBFGS::state_dict() const {
-    StateDict state = CustomOptimizer::state_dict();
+StateDict LBFGS::saved_state() const {
+    StateDict state = CustomOptimizer::saved_state();
     const NoGrad plain;
     const auto add = [&](const char* name, const Tensor& value) {
         if (value.defined()) state.emplace_back(prefix + std::string(name), value.detach().clone());
@@ -442,7 +442,7 @@ private:
 
 }  // namespace
 
-void LBFGS::load_state_dict(const StateDict& state) {
+void LBFGS::restore_state(const StateDict& state) {
     const NoGrad plain;
     StateDict others, own;
     for (const auto& [name, value] : state)
@@ -465,7 +465,7 @@ void LBFGS::load_state_dict(const StateDict& state) {
         loaded.scale = reader.tensor("H_diag", {});
     }
     reader.refuse_others();
-    CustomOptimizer::load_state_dict(others);
+    CustomOptimizer::restore_state(others);
     history_ = std::move(loaded);
 }
 

@@ -39,7 +39,7 @@ Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& 
 
 }  // namespace
 
-StateDict Optimizer::state_dict() const {
+StateDict Optimizer::saved_state() const {
     read_counts(*impl_);
     NoGrad plain;
     StateDict state;
@@ -375,7 +375,7 @@ Replacement agreed_replacement(const OptimizerImpl& own, const StateDict& state)
 
 }  // namespace
 
-void Optimizer::load_state_dict(const StateDict& state) {
+void Optimizer::restore_state(const StateDict& state) {
     NoGrad plain;
     OptimizerImpl& own = *impl_;
     refuse_in_update("load_state_dict", own);
