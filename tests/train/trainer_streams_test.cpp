@@ -168,3 +168,22 @@ TEST_CASE("trainer: max_steps in the middle of a stream leaves the epoch to be g
     CHECK(more.fit(second.loader, second.loss()) == Ended::finished);  // at once
     CHECK(more.status().step == 8);
 }
+
+TEST_CASE("trainer: the weight of a shard of a batch loader", "[training]") {
+    struct Ones {
+        std::int64_t size() const { return 3; }
+        float get(std::int64_t) const { return 1; }
+    };
+    for (int rank = 0; rank < 2; ++rank) {
+        nn::Linear net(1, 1, {.bias = false});
+        const NoGrad plain;
+        net.weight.copy_(zeros({1, 1}));
+        const EnableGrad recorded;
+        optim::SGD optimizer(net.parameters(), {.lr = 1});
+        data::BatchLoader loader(Ones{}, {.batch_size = 3, .shard = {.rank = rank, .size = 2}});
+        training::Trainer trainer(net, optimizer, {.epochs = 1});
+        trainer.fit(loader, [&](const Tensor& x) { return mean(net(x.unsqueeze(1))); });
+        // Two rows of three, then one, times two ranks.
+        CHECK(net.weight.item<double>() == Approx(rank == 0 ? -4.0 / 3 : -2.0 / 3));
+    }
+}

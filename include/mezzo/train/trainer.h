@@ -100,10 +100,10 @@ public:
     Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOptions& options = {});
 
     // Trains on a loader's batches, from its position() on, loss(batch) being their mean loss. With several
-    // ranks it is multiplied by batch.weight, if the batch has one. Throws what loader, loss, callbacks and
-    // checkpoints throw; Error(value) for an evaluation without `monitor`, and for a folder that has
-    // checkpoints and is not to be resumed from. A model in eval mode is put into train mode; in others,
-    // modules in eval mode stay so. A Trainer that has finished returns `finished` at once.
+    // ranks it is multiplied by batch.weight or loader.weight(), if there is one. Throws what loader, loss,
+    // callbacks and checkpoints throw; Error(value) for an evaluation without `monitor`, and for a folder
+    // that has checkpoints and is not to be resumed from. A model in eval mode is put into train mode; in
+    // others, modules in eval mode stay so. A Trainer that has finished returns `finished` at once.
     template <Positioned Loader, class Loss> Ended fit(Loader& loader, const Loss& loss) {
         std::optional<StopSignals> signals;
         if (options_.stop_on_signals) signals.emplace();
@@ -111,7 +111,7 @@ public:
         while (!ended()) {
             bool whole = true;
             for (const auto& batch : loader) {
-                backward([&] { return loss(batch); }, weight_of(batch));
+                backward([&] { return loss(batch); }, weight_of(loader, batch));
                 if (!step_is_due()) continue;
                 step();
                 whole = !ended();
@@ -140,8 +140,9 @@ private:
         if constexpr (requires { loader.size(); }) return loader.size();
         return std::nullopt;
     }
-    template <class Batch> static double weight_of(const Batch& batch) {
+    template <class Loader, class Batch> static double weight_of(const Loader& loader, const Batch& batch) {
         if constexpr (requires { batch.weight; }) return batch.weight;
+        if constexpr (requires { loader.weight(); }) return loader.weight();
         return 1;
     }
     template <class Loss> void backward(const Loss& loss, double weight) {
