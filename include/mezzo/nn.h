@@ -203,7 +203,9 @@ public:
     class Class : public Dropout {                                                                    \
     public:                                                                                           \
         using Dropout::Dropout;                                                                       \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const { return function(x, p, training()); } \
+        [[nodiscard]] Tensor operator()(const Tensor& input) const {                                  \
+            return with_hooks([this](const Tensor& x) { return function(x, p, training()); }, input); \
+        }                                                                                             \
         MEZZO_MODULE(Class)                                                                           \
     };
 MEZZO_DROPOUT(Dropout1d, dropout1d)
