@@ -21,7 +21,7 @@ class ModuleCase(Case):
     """A layer, and a call of it."""
 
     def __init__(self, info, number, given, training):
-        self.id, self.tensors = str(number), {}
+        self.id, self.tensors, self.brackets = str(number), {}, False
         kwargs = {name: x for name, x in given.constructor_input.kwargs.items() if name not in ("device", "dtype")}
         self.module = info.module_cls(*given.constructor_input.args, **kwargs).double().train(training)
         self.given = given.forward_input

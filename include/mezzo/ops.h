@@ -174,7 +174,7 @@ namespace mezzo {
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
 [[nodiscard]] Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
 [[nodiscard]] Tensor where(const Tensor& condition, Scalar a, Scalar b);
-// x with value where the boolean mask (broadcast to x) holds. A value beyond the range of a 16-bit x becomes
+// x with value where the boolean mask holds; both broadcast. A value beyond the range of a 16-bit x becomes
 // that dtype's lowest or highest finite number, so that masks such as -1e9 mean the same in every dtype.
 [[nodiscard]] Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 

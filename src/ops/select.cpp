@@ -87,8 +87,8 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
     check_defined("masked_fill", x);
     check_boolean("masked_fill", "mask", mask);
-    check(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(), ErrorKind::shape,
-          "masked_fill: mask ", mask.shape(), " does not broadcast to ", x.shape());
+    const Shape shape = broadcast_shapes("masked_fill", x.shape(), mask.shape());
+    if (shape != x.shape()) return masked_fill(x.expand(shape), mask, value);
     check_value("masked_fill", "value", value, x.dtype());
     if (x.dtype() == int64 && exceeds_double(value)) return where(mask, value, x);
     const double number = kernel_number(element_value(value, x.dtype()), x.dtype());

@@ -150,4 +150,13 @@ mz::Reduction Call::reduction(std::size_t position) const {
     throw NotHere("reduction " + word);
 }
 
+Tensor channels_last(Tensor x) {
+    for (int i = 1; i + 1 < x.dim(); ++i) x = x.transpose(i, i + 1);
+    return x;
+}
+Tensor channels_first(Tensor x) {
+    for (int i = x.dim() - 1; i > 1; --i) x = x.transpose(i - 1, i);
+    return x;
+}
+
 }  // namespace database

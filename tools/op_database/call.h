@@ -29,6 +29,7 @@ class Call {
 public:
     Call(const Json& line, const std::map<std::string, Tensor>& tensors) : line_(line), tensors_(tensors) {}
 
+    [[nodiscard]] std::string name() const { return line_.at("op"); }
     // Null where the argument is missing or None.
     [[nodiscard]] const Json* find(const std::string& name, std::size_t position) const;
     [[nodiscard]] bool has(const std::string& name, std::size_t position) const {
@@ -78,6 +79,11 @@ using Table = std::map<std::string, Run>;
 [[nodiscard]] Table shapes();
 [[nodiscard]] Table indexing();
 [[nodiscard]] Table networks();
+[[nodiscard]] Table images();
+
+// PyTorch has channels and classes in dimension 1, mezzo in the last.
+[[nodiscard]] Tensor channels_last(Tensor x);
+[[nodiscard]] Tensor channels_first(Tensor x);
 
 }  // namespace database
 

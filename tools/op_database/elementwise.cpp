@@ -49,7 +49,28 @@ Table of_schema() {
         return either(c, [](const auto& a, const auto& b) { return mz::name(as_tensor(a), as_tensor(b)); }); \
     };
 #include <mezzo/ops.def>
-    return table;
+#define UNARY(name) table[#name] = [](const Call& c) -> Tensors { return {mz::name(c.x())}; };
+    UNARY(exp2)
+    UNARY(log2)
+    UNARY(log10) UNARY(tan) UNARY(asin) UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(asinh)
+        UNARY(acosh) UNARY(atanh) UNARY(erfc) UNARY(erfinv) UNARY(lgamma) UNARY(digamma) UNARY(selu)
+            UNARY(relu6) UNARY(hardsigmoid) UNARY(hardswish) UNARY(logsigmoid) UNARY(isfinite) UNARY(isnan)
+                UNARY(isinf) UNARY(logical_not) return table;
+}
+
+// Quotients, which have a mode of rounding.
+Tensors quotient(const Call& c) {
+    const std::string mode = c.text("rounding_mode", 99, "");
+    if (mode.empty()) return {c.is_tensor("other", 1) ? c.x() / c.x(1) : c.x() / c.number("other", 1, 1)};
+    const auto rounding = mode == "floor" ? mz::RoundingMode::floor : mz::RoundingMode::trunc;
+    return {c.is_tensor("other", 1) ? mz::div(c.x(), c.x(1), rounding)
+                                    : mz::div(c.x(), c.scalar("other", 1, 1), rounding)};
+}
+
+// Channels are dimension 1 in PyTorch.
+Tensor prelu_of(const Tensor& x, const Tensor& weight) {
+    if (x.dim() < 2) return mz::prelu(x, weight);
+    return mz::prelu(x.transpose(1, -1), weight).transpose(1, -1);
 }
 
 Table arithmetic() {
@@ -62,8 +83,19 @@ Table arithmetic() {
         OP("__rsub__", either(c, [](const auto& a, const auto& b) { return b - a; })),
         OP("mul", either(c, [](const auto& a, const auto& b) { return a * b; })),
         OP("__rmul__", either(c, [](const auto& a, const auto& b) { return b * a; })),
-        OP("true_divide",
-           {c.is_tensor("other", 1) ? c.x() / c.tensor("other", 1) : c.x() / c.number("other", 1, 1)}),
+        {"true_divide", quotient},
+        {"div", quotient},
+        OP("floor_divide", {c.is_tensor("other", 1) ? mz::floor_divide(c.x(), c.x(1))
+                                                    : mz::floor_divide(c.x(), c.scalar("other", 1, 1))}),
+        OP("fmod",
+           {c.is_tensor("other", 1) ? mz::fmod(c.x(), c.x(1)) : mz::fmod(c.x(), c.scalar("other", 1, 1))}),
+        OP("logaddexp", {mz::logaddexp(c.x(), c.x(1))}),
+        OP("logaddexp2",
+           {mz::logaddexp(c.x() * std::numbers::ln2, c.x(1) * std::numbers::ln2) / std::numbers::ln2}),
+        OP("hypot", {mz::hypot(c.x(), c.x(1))}),
+        OP("xlogy",
+           either(c, [](const auto& a, const auto& b) { return mz::xlogy(as_tensor(a), as_tensor(b)); })),
+        OP("equal", {mz::scalar(mz::equal(c.x(), c.x(1)), {.dtype = mz::boolean})}),
         OP("__rdiv__", {c.number("other", 1, 1) / c.x()}),
         OP("pow", {c.is_tensor("exponent", 1)
                        ? mz::pow(c.is_tensor("input", 0) ? c.x() : as_tensor(c.scalar("input", 0, 1)),
@@ -88,16 +120,25 @@ Table arithmetic() {
                                              : mz::where(c.x(1), c.x(), c.scalar("other", 2, 0))}),
         OP("fmax", {mz::where(mz::isnan(c.x()) | (c.x(1) > c.x()), c.x(1), c.x())}),
         OP("fmin", {mz::where(mz::isnan(c.x()) | (c.x(1) < c.x()), c.x(1), c.x())}),
-        OP("isclose", {mz::abs(c.x() - c.x(1)) <=
-                       c.number("atol", 3, 1e-8) + c.number("rtol", 2, 1e-5) * mz::abs(c.x(1))}),
+        OP("isclose", {mz::isclose(c.x(), c.x(1),
+                                   {.rtol = c.number("rtol", 2, 1e-5),
+                                    .atol = c.number("atol", 3, 1e-8),
+                                    .equal_nan = c.flag("equal_nan", 4)})}),
         OP("allclose",
            {mz::scalar(mz::all_close(c.x(), c.x(1), c.number("rtol", 2, 1e-5), c.number("atol", 3, 1e-8)),
                        {.dtype = mz::boolean})}),
-        OP("logical_xor", {(c.x() != 0) != (c.x(1) != 0)}),
+        OP("logical_xor", {mz::logical_xor(c.x(), c.x(1))}),
         OP("masked_fill",
            {c.is_tensor("value", 2) ? mz::where(c.x(1), c.tensor("value", 2).to(c.x().dtype()), c.x())
                                     : mz::masked_fill(c.x(), c.x(1), c.scalar("value", 2, 0))}),
     };
+}
+
+mz::NanToNumOptions nan_options(const Call& c) {
+    mz::NanToNumOptions options{.nan = c.number("nan", 1, 0)};
+    if (c.has("posinf", 2)) options.posinf = c.number("posinf", 2, 0);
+    if (c.has("neginf", 3)) options.neginf = c.number("neginf", 3, 0);
+    return options;
 }
 
 // One expression each.
@@ -110,12 +151,8 @@ Table expressions() {
         OP("sgn", {mz::sign(c.x())}),
         OP("sinc",
            {mz::where(c.x() == 0, 1.0, mz::sin(c.x() * std::numbers::pi) / (c.x() * std::numbers::pi))}),
-        OP("isfinite", {mz::isfinite(c.x())}),
-        OP("isnan", {mz::isnan(c.x())}),
-        OP("isinf", {mz::isinf(c.x())}),
         OP("isposinf", {mz::isinf(c.x()) & (c.x() > 0)}),
         OP("isneginf", {mz::isinf(c.x()) & (c.x() < 0)}),
-        OP("logical_not", {mz::logical_not(c.x())}),
         {"logit",
          [](const Call& c) -> Tensors {
              const double eps = c.number("eps", 1, -1);
@@ -135,7 +172,11 @@ Table expressions() {
                                           : mz::round(c.x())}),
         OP("gelu", {c.text("approximate", 1, "none") == "tanh" ? mz::gelu_tanh(c.x()) : mz::gelu(c.x())}),
         OP("elu", {mz::elu(c.x(), c.number("alpha", 1, 1))}),
-        OP("celu", {mz::elu(c.x() / c.number("alpha", 1, 1), 1) * c.number("alpha", 1, 1)}),
+        OP("celu", {mz::celu(c.x(), c.number("alpha", 1, 1))}),
+        OP("hardshrink", {mz::hardshrink(c.x(), c.number("lambd", 1, 0.5))}),
+        OP("prelu", {prelu_of(c.x(), c.x(1))}),
+        OP("nan_to_num", {mz::nan_to_num(c.x(), nan_options(c))}),
+        OP("signbit", {c.x() < 0}),
         OP("leaky_relu", {mz::leaky_relu(c.x(), c.number("negative_slope", 1, 0.01))}),
         OP("hardtanh", {mz::hardtanh(c.x(), c.scalar("min_val", 1, -1), c.scalar("max_val", 2, 1))}),
         OP("softplus",
@@ -144,8 +185,8 @@ Table expressions() {
                 : mz::where(c.x() * c.number("beta", 1, 1) > c.number("threshold", 2, 20), c.x(),
                             mz::softplus(c.x() * c.number("beta", 1, 1)) / c.number("beta", 1, 1))}),
         OP("tanhshrink", {c.x() - mz::tanh(c.x())}),
-        OP("threshold", {mz::where(c.x() > c.number("threshold", 1, 0), c.x(), c.scalar("value", 2, 0))}),
-        OP("softshrink", {c.x() - mz::clamp(c.x(), -c.number("lambd", 1, 0.5), c.number("lambd", 1, 0.5))}),
+        OP("threshold", {mz::threshold(c.x(), c.number("threshold", 1, 0), c.number("value", 2, 0))}),
+        OP("softshrink", {mz::softshrink(c.x(), c.number("lambd", 1, 0.5))}),
         OP("glu", {mz::glu(c.x(), c.integer("dim", 1, -1))}),
         {"dropout",
          [](const Call& c) -> Tensors {

@@ -24,7 +24,7 @@ namespace {
 const Table& table() {
     static const Table all = [] {
         Table joined;
-        for (const Table& family : {elementwise(), reductions(), shapes(), indexing(), networks()})
+        for (const Table& family : {elementwise(), reductions(), shapes(), indexing(), networks(), images()})
             joined.insert(family.begin(), family.end());
         return joined;
     }();

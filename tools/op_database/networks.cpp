@@ -5,16 +5,6 @@ namespace database {
 
 namespace {
 
-// PyTorch has channels and classes in dimension 1, mezzo in the last.
-Tensor channels_last(Tensor x) {
-    for (int i = 1; i + 1 < x.dim(); ++i) x = x.transpose(i, i + 1);
-    return x;
-}
-Tensor channels_first(Tensor x) {
-    for (int i = x.dim() - 1; i > 1; --i) x = x.transpose(i - 1, i);
-    return x;
-}
-
 Tensor softmax_of(const Call& c, std::size_t dtype) {
     const auto wanted = c.dtype("dtype", dtype);
     return wanted ? mz::softmax(c.x(), c.integer("dim", 1, -1), *wanted)
@@ -54,6 +44,19 @@ Tensor attention(const Call& c) {
     return three ? y.squeeze(0) : y;
 }
 
+Tensor bag(const Call& c) {
+    const std::map<std::string, mz::BagMode> modes{
+        {"sum", mz::BagMode::sum}, {"mean", mz::BagMode::mean}, {"max", mz::BagMode::max}};
+    if (c.has("max_norm", 99) || c.flag("scale_grad_by_freq", 99)) throw NotHere("weights that the call changes");
+    const Tensor offsets = c.tensor("offsets", 2);
+    return mz::embedding_bag(c.x(), c.x(1).to(mz::int64),
+                             {.offsets = offsets.defined() ? offsets.to(mz::int64) : offsets,
+                              .mode = modes.at(c.text("mode", 6, "mean")),
+                              .per_sample_weights = c.tensor("per_sample_weights", 8),
+                              .include_last_offset = c.flag("include_last_offset", 9),
+                              .padding_idx = c.integer("padding_idx", 10, -1)});
+}
+
 Table norms() {
     return {
         OP("softmax", {softmax_of(c, 3)}),
@@ -74,6 +77,7 @@ Table norms() {
                                                    x.dtype() == mz::float64 ? 2.220446049250313e-16
                                                                             : 1.1920928955078125e-07));
                                   })}),
+        OP("embedding_bag", {bag(c)}),
         OP("group_norm", {channels_first(mz::group_norm(channels_last(c.x()), c.integer("num_groups", 1, 1),
                                                         c.tensor("weight", 2), c.tensor("bias", 3),
                                                         c.number("eps", 4, 1e-5)))}),
@@ -99,6 +103,18 @@ Tensor cross_entropy_of(const Call& c) {
                               .weight = c.tensor("weight", 2)});
 }
 
+Tensor lengths(const Call& c, const std::string& name, std::size_t position) {
+    if (c.is_tensor(name, position)) return c.x(position);
+    const auto list = c.integers(name, position);
+    return Tensor::from(list, {std::int64_t(list.size())});
+}
+Tensor ctc(const Call& c) {
+    return mz::ctc_loss(c.x(), c.x(1), lengths(c, "input_lengths", 2), lengths(c, "target_lengths", 3),
+                        {.blank = c.integer("blank", 4, 0),
+                         .reduction = c.reduction(5),
+                         .zero_infinity = c.flag("zero_infinity", 6)});
+}
+
 Table losses() {
     return {
         OP("mse_loss", {mz::mse_loss(c.x(), c.x(1), loss(c))}),
@@ -108,9 +124,44 @@ Table losses() {
                                {.beta = c.number("beta", 99, 1), .reduction = c.reduction()})}),
         OP("huber_loss",
            {mz::huber_loss(c.x(), c.x(1), {.delta = c.number("delta", 99, 1), .reduction = c.reduction()})}),
-        OP("binary_cross_entropy", {mz::binary_cross_entropy(c.x(), c.x(1), loss(c))}),
+        OP("binary_cross_entropy",
+           {mz::binary_cross_entropy(c.x(), c.x(1),
+                                     {.reduction = c.reduction(), .weight = c.tensor("weight", 2)})}),
         OP("binary_cross_entropy_with_logits",
-           {mz::binary_cross_entropy_with_logits(c.x(), c.x(1), loss(c))}),
+           {mz::binary_cross_entropy_with_logits(c.x(), c.x(1),
+                                                 {.reduction = c.reduction(),
+                                                  .weight = c.tensor("weight", 2),
+                                                  .pos_weight = c.tensor("pos_weight", 99)})}),
+        OP("margin_ranking_loss",
+           {mz::margin_ranking_loss(c.x(), c.x(1), c.x(2),
+                                    {.margin = c.number("margin", 3, 0), .reduction = c.reduction()})}),
+        OP("soft_margin_loss", {mz::soft_margin_loss(c.x(), c.x(1), loss(c))}),
+        OP("multi_margin_loss", {mz::multi_margin_loss(c.x(), c.x(1),
+                                                       {.p = int(c.integer("p", 2, 1)),
+                                                        .margin = c.number("margin", 3, 1),
+                                                        .reduction = c.reduction(),
+                                                        .weight = c.tensor("weight", 4)})}),
+        OP("multilabel_margin_loss", {mz::multilabel_margin_loss(c.x(), c.x(1), loss(c))}),
+        OP("multilabel_soft_margin_loss",
+           {mz::multilabel_soft_margin_loss(c.x(), c.x(1),
+                                            {.reduction = c.reduction(), .weight = c.tensor("weight", 2)})}),
+        OP("gaussian_nll_loss",
+           {mz::gaussian_nll_loss(
+               c.x(), c.x(1),
+               c.is_tensor("var", 2) ? c.x(2)
+                                     : mz::full({1}, c.scalar("var", 2, 1), {.dtype = c.x().dtype()}),
+               {.full = c.flag("full", 3), .eps = c.number("eps", 4, 1e-6), .reduction = c.reduction()})}),
+        OP("poisson_nll_loss", {mz::poisson_nll_loss(c.x(), c.x(1),
+                                                     {.log_input = c.flag("log_input", 2, true),
+                                                      .full = c.flag("full", 3),
+                                                      .eps = c.number("eps", 99, 1e-8),
+                                                      .reduction = c.reduction()})}),
+        OP("triplet_margin_with_distance_loss",
+           {mz::triplet_margin_with_distance_loss(c.x(), c.x(1), c.x(2),
+                                                  {.margin = c.number("margin", 99, 1),
+                                                   .swap = c.flag("swap", 99),
+                                                   .reduction = c.reduction()})}),
+        OP("ctc_loss", {ctc(c)}),
         OP("cross_entropy", {cross_entropy_of(c)}),
         OP("nll_loss", {mz::nll_loss(channels_last(c.x()), c.x(1),
                                      {.ignore_index = c.integer("ignore_index", 99, -100),
@@ -137,116 +188,11 @@ Table losses() {
     };
 }
 
-// `dims` is the number of dimensions of a sample without a batch.
-template <class F> Tensor images_of(const Call& c, int dims, F&& function) {
-    const bool one = c.x().dim() == dims;
-    const Tensor y = channels_first(function(channels_last(one ? c.x().unsqueeze(0) : c.x())));
-    return one ? y.squeeze(0) : y;
-}
-Tensor kernel(const Call& c) { return channels_last(c.x(1)); }
-
-mz::Conv2dOptions conv2d_options(const Call& c) {
-    return {.stride = c.pair("stride", 3, 1),
-            .padding = c.pair("padding", 4, 0),
-            .dilation = c.pair("dilation", 5, 1),
-            .groups = c.integer("groups", 6, 1)};
-}
-std::int64_t single(const Call& c, const std::string& name, std::size_t position, std::int64_t otherwise) {
-    const auto list = c.integers(name, position);
-    return list.empty() ? otherwise : list[0];
-}
-mz::Conv1dOptions conv1d_options(const Call& c) {
-    return {.stride = single(c, "stride", 3, 1),
-            .padding = single(c, "padding", 4, 0),
-            .dilation = single(c, "dilation", 5, 1),
-            .groups = c.integer("groups", 6, 1)};
-}
-mz::ConvTranspose2dOptions transpose2d_options(const Call& c) {
-    return {.stride = c.pair("stride", 3, 1),
-            .padding = c.pair("padding", 4, 0),
-            .output_padding = c.pair("output_padding", 5, 0),
-            .dilation = c.pair("dilation", 7, 1),
-            .groups = c.integer("groups", 6, 1)};
-}
-
-Table images() {
-    return {
-        OP("conv2d", {images_of(c, 3,
-                                [&](const Tensor& x) {
-                                    return mz::conv2d(x, kernel(c), c.tensor("bias", 2), conv2d_options(c));
-                                })}),
-        OP("conv1d", {images_of(c, 2,
-                                [&](const Tensor& x) {
-                                    return mz::conv1d(x, kernel(c), c.tensor("bias", 2), conv1d_options(c));
-                                })}),
-        OP("conv_transpose2d", {images_of(c, 3,
-                                          [&](const Tensor& x) {
-                                              return mz::conv_transpose2d(x, kernel(c), c.tensor("bias", 2),
-                                                                          transpose2d_options(c));
-                                          })}),
-        OP("max_pool2d", {images_of(c, 3,
-                                    [&](const Tensor& x) {
-                                        return mz::max_pool2d(x, {.kernel_size = c.pair("kernel_size", 1, 1),
-                                                                  .stride = c.pair("stride", 2, 0),
-                                                                  .padding = c.pair("padding", 3, 0),
-                                                                  .dilation = c.pair("dilation", 4, 1),
-                                                                  .ceil_mode = c.flag("ceil_mode", 5)});
-                                    })}),
-        OP("max_pool1d", {images_of(c, 2,
-                                    [&](const Tensor& x) {
-                                        return mz::max_pool1d(x,
-                                                              {.kernel_size = single(c, "kernel_size", 1, 1),
-                                                               .stride = single(c, "stride", 2, 0),
-                                                               .padding = single(c, "padding", 3, 0),
-                                                               .dilation = single(c, "dilation", 4, 1),
-                                                               .ceil_mode = c.flag("ceil_mode", 5)});
-                                    })}),
-        OP("avg_pool2d", {images_of(c, 3,
-                                    [&](const Tensor& x) {
-                                        return mz::avg_pool2d(
-                                            x, {.kernel_size = c.pair("kernel_size", 1, 1),
-                                                .stride = c.pair("stride", 2, 0),
-                                                .padding = c.pair("padding", 3, 0),
-                                                .ceil_mode = c.flag("ceil_mode", 4),
-                                                .count_include_pad = c.flag("count_include_pad", 5, true)});
-                                    })}),
-        OP("avg_pool1d", {images_of(c, 2,
-                                    [&](const Tensor& x) {
-                                        return mz::avg_pool1d(
-                                            x, {.kernel_size = single(c, "kernel_size", 1, 1),
-                                                .stride = single(c, "stride", 2, 0),
-                                                .padding = single(c, "padding", 3, 0),
-                                                .ceil_mode = c.flag("ceil_mode", 4),
-                                                .count_include_pad = c.flag("count_include_pad", 5, true)});
-                                    })}),
-        OP("adaptive_avg_pool2d", {images_of(c, 3,
-                                             [&](const Tensor& x) {
-                                                 return mz::adaptive_avg_pool2d(x,
-                                                                                c.pair("output_size", 1, 1));
-                                             })}),
-        OP("adaptive_max_pool2d", {images_of(c, 3,
-                                             [&](const Tensor& x) {
-                                                 return mz::adaptive_max_pool2d(x,
-                                                                                c.pair("output_size", 1, 1));
-                                             })}),
-        OP("adaptive_avg_pool1d", {images_of(c, 2,
-                                             [&](const Tensor& x) {
-                                                 return mz::adaptive_avg_pool1d(
-                                                     x, single(c, "output_size", 1, 1));
-                                             })}),
-        OP("adaptive_max_pool1d", {images_of(c, 2,
-                                             [&](const Tensor& x) {
-                                                 return mz::adaptive_max_pool1d(
-                                                     x, single(c, "output_size", 1, 1));
-                                             })}),
-    };
-}
-
 }  // namespace
 
 Table networks() {
     Table table = norms();
-    for (const Table& more : {losses(), images()}) table.insert(more.begin(), more.end());
+    for (const auto& [name, run] : losses()) table[name] = run;
     return table;
 }
 

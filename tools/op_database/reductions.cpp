@@ -78,6 +78,20 @@ mz::QuantileOptions quantile(const Call& c) {
     return options;
 }
 
+// Of vectors: with a text or two dimensions, a norm of matrices, of which only Frobenius' is one of vectors.
+Tensor norm(const Call& c, const std::string& order, std::size_t at, std::size_t dim) {
+    double p = 2;
+    const bool text = c.has(order, at) && c.json(order, at).is_string();
+    if (text && c.text(order, at, "") != "fro") throw NotHere("norm of matrices");
+    if (!text) p = c.number(order, at, 2);
+    const bool matrices = c.name() == "linalg.matrix_norm" || (c.name() == "linalg.norm" && c.has(order, at));
+    if (matrices && !text && (c.axes("dim", dim).size() == 2 || (!c.has("dim", dim) && c.x().dim() == 2)))
+        if (c.has(order, at)) throw NotHere("norm of matrices");
+    mz::Axes axes = c.axes("dim", dim);
+    if (c.name() == "linalg.matrix_norm" && !c.has("dim", dim)) axes = {-2, -1};
+    return mz::vector_norm(c.x(), p, axes, reduce(c, dim + 1));
+}
+
 Table sums() {
     return {
         OP("sum", {mz::sum(c.x(), c.axes("dim", 1), reduce(c, 2))}),
@@ -100,8 +114,15 @@ Table sums() {
         OP("cumsum", {mz::cumsum(c.x(), c.integer("dim", 1, 0), c.dtype("dtype", 2))}),
         OP("cumprod", {mz::cumprod(c.x(), c.integer("dim", 1, 0), c.dtype("dtype", 2))}),
         OP("sum_to_size", {mz::sum_to(c.x(), c.sizes("size", 1))}),
-        OP("trace", {mz::sum(mz::diag(c.x()))}),
-        OP("nansum", {mz::sum(mz::where(mz::isnan(c.x()), 0.0, c.x()), c.axes("dim", 1), reduce(c, 2))}),
+        OP("trace", {mz::trace(c.x())}),
+        OP("norm", {norm(c, "p", 1, 2)}),
+        OP("linalg.norm", {norm(c, "ord", 1, 2)}),
+        OP("linalg.vector_norm", {norm(c, "ord", 1, 2)}),
+        OP("linalg.matrix_norm", {norm(c, "ord", 1, 2)}),
+        OP("dist", {mz::vector_norm(c.x() - c.x(1), c.number("p", 2, 2))}),
+        OP("nanmean", {mz::nanmean(c.x(), c.axes("dim", 1), reduce(c, 2))}),
+        OP("logcumsumexp", {mz::logcumsumexp(c.x(), c.integer("dim", 1, 0))}),
+        OP("nansum", {mz::nansum(c.x(), c.axes("dim", 1), reduce(c, 2))}),
         {"var_mean",
          [](const Call& c) -> Tensors {
              const mz::VarMean y = mz::var_mean(c.x(), variance_axes(c), variance(c));
@@ -132,6 +153,11 @@ Table orders() {
         OP("kthvalue", both(mz::kthvalue(c.x(), c.integer("k", 1, 1), c.integer("dim", 2, -1), keep(c, 3)))),
         OP("searchsorted", {mz::searchsorted(c.x(), c.x(1), search(c))}),
         OP("bucketize", {mz::searchsorted(c.x(1), c.x(), search(c))}),
+        OP("median", c.has("dim", 1) ? both(mz::median(c.x(), c.integer("dim", 1, 0), keep(c, 2))) : Tensors{mz::median(c.x())}),
+        OP("nanmedian", c.has("dim", 1) ? throw NotHere("of lines") : Tensors{mz::median(mz::masked_select(c.x(), mz::logical_not(mz::isnan(c.x()))))}),
+        OP("mode", both(mz::mode(c.x(), c.integer("dim", 1, -1), keep(c, 2)))),
+        OP("cummax", both(mz::cummax(c.x(), c.integer("dim", 1, 0)))),
+        OP("cummin", both(mz::cummin(c.x(), c.integer("dim", 1, 0)))),
         OP("isin", {mz::isin(c.x(), c.x(1))}),
         OP("bincount", {mz::bincount(c.x(), c.tensor("weights", 1), c.integer("minlength", 2, 0))}),
         {"unique",
@@ -165,6 +191,39 @@ Tensor joined(const Tensor& x, const Tensor& y, const mz::AddMmOptions& by) {
     return by.beta == 0 ? y * by.alpha : x * by.beta + y * by.alpha;
 }
 
+Tensor tensordot(const Call& c) {
+    if (!c.is_list("dims", 2)) return mz::tensordot(c.x(), c.x(1), c.integer("dims", 2, 2));
+    const Json& dims = c.json("dims", 2);
+    mz::Axes both[2];
+    for (int i = 0; i < 2; ++i)
+        for (const Json& dim : dims.at(std::size_t(i))) both[i].push_back(dim.get<std::int64_t>());
+    return mz::tensordot(c.x(), c.x(1), both[0], both[1]);
+}
+
+Tensor chain(const Tensors& all) {
+    Tensor y = all.at(0);
+    for (std::size_t i = 1; i < all.size(); ++i) y = mz::matmul(y, all[i]);
+    return y;
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    if (weight.dim() > 1) return mz::linear(x, weight, bias);
+    const Tensor y = mz::matmul(x, weight);
+    return bias.defined() ? y + bias : y;
+}
+
+// torch.cross() takes the first dimension of size 3.
+std::int64_t first_of_three(const Call& c) {
+    for (int i = 0; i < c.x().dim(); ++i)
+        if (c.x().size(i) == 3) return i;
+    return -1;
+}
+Tensor cross(const Tensor& a, const Tensor& b, std::int64_t dim) {
+    if (a.size(dim) != 3 || b.size(dim) != 3) throw std::invalid_argument("not vectors of three");
+    const auto turned = [&](const Tensor& x, std::int64_t by) { return mz::roll(x, {by}, {dim}); };
+    return turned(a, -1) * turned(b, -2) - turned(a, -2) * turned(b, -1);
+}
+
 Table products() {
     return {
         OP("matmul", {mz::matmul(c.x(), c.x(1))}),
@@ -185,8 +244,19 @@ Table products() {
         OP("addr", {mz::addmm(c.x(), c.x(1).unsqueeze(-1), c.x(2).unsqueeze(0), factors(c))}),
         OP("addbmm", {joined(c.x(), mz::sum(mz::bmm(c.x(1), c.x(2)), {0}), factors(c))}),
         OP("inner", {c.x().dim() && c.x(1).dim() ? inner(c.x(), c.x(1)) : c.x() * c.x(1)}),
+        OP("tensordot", {tensordot(c)}),
+        OP("kron", {mz::kron(c.x(), c.x(1))}),
+        OP("cdist", {mz::cdist(c.x(), c.x(1), c.number("p", 2, 2))}),
+        OP("pdist", {mz::masked_select(
+                        mz::cdist(c.x(), c.x(), c.number("p", 1, 2)),
+                        mz::triu(mz::ones({c.x().size(0), c.x().size(0)}, {.dtype = mz::boolean}), 1))}),
+        OP("linalg.multi_dot", {chain(c.tensors("tensors", 0))}),
+        OP("bilinear", {mz::bilinear(c.x(), c.x(1), c.x(2), c.tensor("bias", 3))}),
         OP("einsum", {mz::einsum(c.text("equation", 0, ""), c.tensors("operands", 1))}),
-        OP("linear", {mz::linear(c.x(), c.x(1), c.tensor("bias", 2))}),
+        OP("linear", {linear(c.x(), c.x(1), c.tensor("bias", 2))}),
+        OP("linear_cross_entropy", {mz::cross_entropy(mz::linear(c.x(), c.x(1)), c.x(2))}),
+        OP("cross", {cross(c.x(), c.x(1), c.integer("dim", 2, first_of_three(c)))}),
+        OP("linalg.cross", {cross(c.x(), c.x(1), c.integer("dim", 99, -1))}),
         OP("cosine_similarity",
            {mz::cosine_similarity(c.x(), c.x(1), c.integer("dim", 2, 1), c.number("eps", 3, 1e-8))}),
         OP("pairwise_distance", {mz::pairwise_distance(c.x(), c.x(1),

@@ -184,6 +184,50 @@ Tensor rotated(Tensor x, std::int64_t times, std::vector<std::int64_t> dims) {
     return x;
 }
 
+Tensors meshgrid(const Call& c) {
+    return mz::meshgrid(
+        c.tensors("tensors", 0),
+        {.indexing = c.text("indexing", 99, "ij") == "xy" ? mz::MeshIndexing::xy : mz::MeshIndexing::ij});
+}
+
+// Lines along the last dimension as diagonals of matrices.
+Tensor embedded(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::int64_t dim2) {
+    const std::int64_t n = x.size(-1) + std::abs(offset);
+    const Tensor wide = mz::pad(x, {{-1, offset < 0 ? 0 : offset, offset < 0 ? -offset : 0}});
+    const Tensor ones = mz::triu(mz::tril(mz::ones({n, n}, {.dtype = mz::boolean}), offset), offset);
+    return moved(mz::where(ones, wide.unsqueeze(-2), mz::zeros({}, {.dtype = x.dtype()})), {-2, -1},
+                 {dim1, dim2});
+}
+
+Tensors broadcast(const Call& c) {
+    const Tensors all = c.tensors("tensors", 0);
+    Tensor sum = mz::zeros({});
+    for (const Tensor& x : all) sum = sum + mz::zeros_like(x.detach()).to(mz::float32);
+    Tensors result;
+    for (const Tensor& x : all) result.push_back(x.expand(sum.shape()));
+    return result;
+}
+
+Tensor unflatten(const Call& c) {
+    const std::int64_t dim = wrapped(c.integer("dim", 1, 0), c.x().dim());
+    mz::Shape shape;
+    for (int i = 0; i < c.x().dim(); ++i)
+        if (i == dim)
+            for (const std::int64_t size : c.integers("sizes", 2)) shape.push_back(size);
+        else
+            shape.push_back(c.x().size(i));
+    return c.x().reshape(shape);
+}
+
+// Windows along a dimension, their elements in a new last one.
+Tensor windows(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step) {
+    if (x.dim() == 0) return mz::stack(Tensors(std::size_t(size), x), -1);
+    if (size > x.size(dim)) throw std::invalid_argument("a window is larger than the tensor");
+    Tensors all;
+    for (std::int64_t i = 0; i + size <= x.size(dim); i += step) all.push_back(moved(x.slice(dim, i, i + size), {dim}, {-1}));
+    return mz::stack(all, wrapped(dim, x.dim()));
+}
+
 Table arranged() {
     return {
         OP("cat", {mz::cat(c.tensors("tensors", 0), c.integer("dim", 1, 0))}),
@@ -193,6 +237,14 @@ Table arranged() {
         OP("vstack", {mz::cat(each_at_least(c, 2), 0)}),
         OP("dstack", {mz::cat(each_at_least(c, 3), 2)}),
         OP("column_stack", {columns(c)}),
+        OP("meshgrid", meshgrid(c)),
+        OP("diff", {mz::diff(c.x(), c.integer("n", 1, 1), c.integer("dim", 2, -1),
+                             {.prepend = c.tensor("prepend", 3), .append = c.tensor("append", 4)})}),
+        OP("diag_embed",
+           {embedded(c.x(), c.integer("offset", 1, 0), c.integer("dim1", 2, -2), c.integer("dim2", 3, -1))}),
+        OP("broadcast_tensors", broadcast(c)),
+        OP("unflatten", {unflatten(c)}),
+        OP("Tensor.unfold", {windows(c.x(), c.integer("dimension", 1, 0), c.integer("size", 2, 1), c.integer("step", 3, 1))}),
         OP("tril", {mz::tril(c.x(), c.integer("diagonal", 1, 0))}),
         OP("triu", {mz::triu(c.x(), c.integer("diagonal", 1, 0))}),
         OP("diag", {mz::diag(c.x(), c.integer("diagonal", 1, 0))}),
