@@ -1,9 +1,9 @@
 // Writes by index, and further look-ups. All return a new tensor and leave x as it is. They take any dtype,
 // and are differentiable by x and by what is written. index_select() and gather() are in ops.h.
 //
-//   y = index_put(x, {rows, columns}, 0);        // x[rows, columns] = 0
-//   y = scatter(zeros({4, 10}), 1, classes, 1);  // ones at classes [4, 1]
-//   y = scatter_reduce(x, 0, index, src, ScatterReduction::amax);
+//   y = index_put(x, {ids, 0}, 1);              // x[ids, 0] = 1
+//   y = scatter(zeros({4, 10}), 1, labels, 1);  // ones at labels [4, 1]
+//   y = scatter_reduce(x, 0, ids, y, ScatterReduction::amax);
 //
 // Indices are int64 or int32. One out of range throws Error(value) on the CPU; on CUDA, where a check would
 // wait for the device, look-ups give NaN (0 for integers), and nothing is written for it. Of several values

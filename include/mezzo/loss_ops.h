@@ -103,8 +103,8 @@ struct GaussianNllOptions {
     Reduction reduction = Reduction::mean;
 };
 // (log(var) + (input - target)^2 / var) / 2, the negative log likelihood of target under normal distributions
-// of mean input. var has input's shape, or that shape without its last dimension or with a last dimension of
-// 1. A negative variance throws Error(value) on the CPU; on CUDA it counts as eps.
+// of mean input. var broadcasts to input, or has its shape without the last dimension. A negative variance
+// throws Error(value) on the CPU; on CUDA it counts as eps.
 [[nodiscard]] Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor& var,
                                        GaussianNllOptions options = {});
 
