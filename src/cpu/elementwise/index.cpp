@@ -306,32 +306,47 @@ void scatter_sum(const Tensor& src, const Tensor& index, const Tensor& x, std::i
               [&]<class T>(T) { ScatterSum<T>(src, index, x, s, count, y).run(); });
 }
 
-// y = x, then e = combine(e, src[o, j, i]) for the element e = y[o, index[o, j, i], i], in the order of j.
-template <class T, class F>
-void combine_elements(const char* op, In in, std::int64_t dim, const Tensor& y, const F& combine) {
-    const Tensor &src = in[0], &x = in[2];
+// ---- writes of an index per element
+
+// The elements of one slice of src, and the slice of y that they go to.
+struct SliceWrite {
+    const std::int64_t* row;
+    const char* from;
+    char* to;
+    std::int64_t size, inner;  // elements of src, and those of a row
+
+    // e = combine(e, src[j, i]) for the element e = y[row[j, i], i], in the order of j.
+    template <class T, class F> void run(const F& combine) const {
+        const T* const values = reinterpret_cast<const T*>(from);
+        for (std::int64_t at = 0; at < size; at += inner)
+            for (std::int64_t i = 0; i < inner; ++i) {
+                T& e = reinterpret_cast<T*>(to)[row[at + i] * inner + i];
+                e = combine(e, values[at + i]);
+            }
+    }
+};
+
+// y = x with the slices of src written by f.
+template <class F> void write_slices(const char* op, In in, std::int64_t dim, const Tensor& y, const F& f) {
+    const Tensor& src = in[0];
     const Lines s(y->shape, dim);
     const std::int64_t* const row = checked(op, in[1], s.length);
     if (y->numel == 0) return;
-    std::memcpy(y->bytes(), x->bytes(), std::size_t(y->numel) * sizeof(T));
-    const std::int64_t size = src->numel / s.outer;  // of a slice of src
-    const T* const from = reinterpret_cast<const T*>(src->numel ? src->bytes() : nullptr);
-    parallel_for(s.outer, grain / 4 / (size + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t o = begin; o < end; ++o) {
-            T* const slice = reinterpret_cast<T*>(y->bytes()) + o * s.length * s.inner;
-            for (std::int64_t at = o * size; at < (o + 1) * size; at += s.inner)
-                for (std::int64_t i = 0; i < s.inner; ++i) {
-                    T& e = slice[row[at + i] * s.inner + i];
-                    e = combine(e, from[at + i]);
-                }
-        }
+    const auto bytes = std::int64_t(size_of(y->dtype));
+    std::memcpy(y->bytes(), in[2]->bytes(), std::size_t(y->numel * bytes));
+    const std::int64_t size = src->numel / s.outer;
+    if (size == 0) return;
+    parallel_for(s.outer, grain / 4 / size + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t o = begin; o < end; ++o)
+            f(SliceWrite{row + o * size, src->bytes() + o * size * bytes,
+                         y->bytes() + o * s.length * s.inner * bytes, size, s.inner});
     });
 }
 
 // One loop for all kinds: what it waits for is memory.
-template <class T> void reduce_elements(In in, const kernels::ScatterReduce& at, const Tensor& y) {
+template <class T> void reduce_slice(const SliceWrite& slice, kernels::ScatterReduce::Kind kind) {
     using enum kernels::ScatterReduce::Kind;
-    combine_elements<T>("scatter_reduce", in, at.dim, y, [kind = at.kind](T a, T b) {
+    slice.run<T>([kind](T a, T b) {
         if (kind == prod) {
             if constexpr (std::is_same_v<T, std::int64_t>) return T(std::uint64_t(a) * std::uint64_t(b));
             return T(a * b);
@@ -392,14 +407,17 @@ void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
 }
 
 void scatter(In in, const kernels::Scatter& at, Out out) {
-    with_bits(size_of(out[0]->dtype), [&]<class T>(T) {
-        combine_elements<T>("scatter", in, at.dim, out[0], [](T, T value) { return value; });
+    write_slices("scatter", in, at.dim, out[0], [size = size_of(out[0]->dtype)](const SliceWrite& slice) {
+        with_bits(size, [&]<class T>(T) { slice.run<T>([](T, T value) { return value; }); });
     });
 }
 
 void scatter_reduce(In in, const kernels::ScatterReduce& at, Out out) {
-    if (out[0]->dtype == int64) return reduce_elements<std::int64_t>(in, at, out[0]);
-    with_real(out[0]->dtype, [&]<class T>(T) { reduce_elements<T>(in, at, out[0]); });
+    const Dtype dtype = out[0]->dtype;
+    write_slices("scatter_reduce", in, at.dim, out[0], [&](const SliceWrite& slice) {
+        if (dtype == int64) return reduce_slice<std::int64_t>(slice, at.kind);
+        with_real(dtype, [&]<class T>(T) { reduce_slice<T>(slice, at.kind); });
+    });
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<embedding>(),    kernel_entry<embedding_grad>(),
