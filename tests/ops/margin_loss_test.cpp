@@ -165,6 +165,17 @@ TEST_CASE("weights of 0 hide infinite losses", "[ops][loss]") {
     }
 }
 
+TEST_CASE("the gradient of a variance passes its lower limit", "[ops][loss]") {
+    for (const Device device : devices()) {
+        const Tensor var = full({1}, 0.125, {.device = device, .requires_grad = true});
+        const Tensor x = zeros({1}, {.device = device}), target = ones({1}, {.device = device});
+        const Tensor loss = gaussian_nll_loss(x, target, var, {.eps = 0.5});
+        loss.backward();
+        CHECK(loss.item<double>() == Approx((std::log(0.5) + 2) / 2));
+        CHECK(doubles(var.grad()) == Values{-1});  // (1 / 0.5 - 1 / 0.5^2) / 2
+    }
+}
+
 TEST_CASE("losses refuse what does not fit", "[ops][loss][errors]") {
     const Refused refused[] = {
         {"binary_cross_entropy", ErrorKind::shape, "weight [3] does not broadcast",
