@@ -6,6 +6,7 @@
 #include "autograd/op_observer.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/pointwise_ops.h"
+#include "ops/cubic.h"
 #include "ops/image.h"
 
 namespace mezzo {
@@ -45,12 +46,6 @@ Tap tap_at(Tensor position, std::int64_t size, const GridSample& at, const Tenso
     return {pixel, logical_and(ge(position, 0), le(position, last)), weight};
 }
 
-// Factor of a pixel that lies d from a position: cubic convolution with a = -0.75, as in interpolate().
-Tensor cubic_weight(const Tensor& d, bool near) {
-    constexpr double a = -0.75;
-    return near ? ((a + 2) * d - (a + 3)) * d * d + 1.0 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
-}
-
 // Writes what positions along an axis read to taps, and returns the number of pixels. `grid` has numbers from
 // -1 to 1.
 int read_along(const Tensor& grid, std::int64_t size, const GridSample& at, Tap* taps) {
@@ -68,8 +63,7 @@ int read_along(const Tensor& grid, std::int64_t size, const GridSample& at, Tap*
     }
     const int count = at.mode == bicubic ? 4 : 2, before = at.mode == bicubic ? 1 : 0;
     for (int k = 0; k < count; ++k) {
-        const Tensor distance = k <= before ? t + double(before - k) : double(k - before) - t;
-        const Tensor weight = count == 4 ? cubic_weight(distance, k == 1 || k == 2) : 1.0 - distance;
+        const Tensor weight = count == 4 ? cubic_weight(t, k) : k == 0 ? 1.0 - t : t;
         taps[k] = tap_at(first + double(k - before), size, at, weight);
     }
     return count;

@@ -3,12 +3,12 @@
 // factors that do not give whole sizes, are sums of look-ups along each axis.
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "autograd/op_observer.h"
 #include "core/enumerators.h"
-#include "kernels/resize_geometry.h"
+#include "kernels/pool.h"
 #include "mezzo/image_ops.h"
+#include "ops/cubic.h"
 #include "ops/image.h"
 
 namespace mezzo {
@@ -27,66 +27,45 @@ struct Resize {
     double factors[3] = {};
 };
 
-// Weights of the four pixels around a position, `t` behind the second of them: cubic convolution with a =
-// -0.75 (Keys, "Cubic convolution interpolation for digital image processing", 1981).
-void cubic_weights(double t, double (&weights)[4]) {
-    constexpr double a = -0.75;
-    const auto near = [](double d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
-    const auto far = [](double d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
-    weights[0] = far(t + 1);
-    weights[1] = near(t);
-    weights[2] = near(1 - t);
-    weights[3] = far(2 - t);
+// The nearest pixels, with PyTorch's arithmetic in float.
+Tensor nearest_pixels(const Resize& at, double factor, std::int64_t size, std::int64_t results,
+                      Device device) {
+    const float step = factor == 0 ? float(size) / float(results) : float(1 / factor);
+    const Tensor i = arange(results, {.dtype = float32, .device = device}) + (at.mode == nearest ? 0 : 0.5);
+    return cast(clamp(floor(i * double(step)), 0, double(size - 1)), int64);
 }
 
-// The nearest pixel, with PyTorch's arithmetic in float.
-std::int64_t nearest_by(const Resize& at, double factor, std::int64_t size, std::int64_t results,
-                        std::int64_t i) {
-    if (at.mode == nearest && factor == 0) return kernels::nearest_pixel(size, results, i);
-    const float scale = factor == 0 ? float(size) / float(results) : float(1 / factor);
-    const float position = (at.mode == nearest ? float(i) : float(i) + 0.5F) * scale;
-    return std::min(std::int64_t(position), size - 1);
+// Positions of the results between the centres of pixels.
+Tensor positions(const Resize& at, double factor, std::int64_t size, std::int64_t results, Device device) {
+    const Tensor i = arange(results, {.dtype = float64, .device = device});
+    if (at.align_corners) return i * (results > 1 ? double(size - 1) / double(results - 1) : 0);
+    return (i + 0.5) * (factor == 0 ? double(size) / double(results) : 1 / factor) - 0.5;
 }
 
-// Position of result i between the centres of pixels.
-double position_of(const Resize& at, double factor, std::int64_t size, std::int64_t results, std::int64_t i) {
-    if (at.align_corners) return results > 1 ? double(i) * double(size - 1) / double(results - 1) : 0;
-    return (double(i) + 0.5) * (factor == 0 ? double(size) / double(results) : 1 / factor) - 0.5;
-}
-
-// Tensor x resized along one dimension: a sum of as many look-ups as the mode reads pixels.
+// x resized along one dimension: a sum of as many look-ups as the mode reads pixels. Indices and weights are
+// made on the device, so that a captured step can contain it.
 Tensor resized(const Tensor& x, int dim, std::int64_t results, const Resize& at, double factor) {
     const std::int64_t size = x.size(dim);
-    const int taps = at.mode == bicubic ? 4 : at.mode == nearest || at.mode == nearest_exact ? 1 : 2;
-    std::vector<std::int64_t> pixels(std::size_t(taps * results));
-    std::vector<double> weights(pixels.size());
-    for (std::int64_t i = 0; i < results; ++i) {
-        double position = 0, of_pixel[4] = {};
-        if (taps == 1) {
-            position = double(nearest_by(at, factor, size, results, i));
-        } else {
-            position = position_of(at, factor, size, results, i);
-            if (taps == 2) position = std::clamp(position, 0.0, double(size - 1));
-            const double t = position - std::floor(position);
-            of_pixel[0] = 1 - t;
-            of_pixel[1] = t;
-            if (taps == 4) cubic_weights(t, of_pixel);
-        }
-        const std::int64_t first = std::int64_t(std::floor(position)) - (taps == 4 ? 1 : 0);
-        for (int k = 0; k < taps; ++k) {
-            const std::size_t place = std::size_t(k * results + i);
-            pixels[place] = std::clamp<std::int64_t>(first + k, 0, size - 1);
-            weights[place] = of_pixel[k];
-        }
+    if (at.mode == nearest || at.mode == nearest_exact) {
+        if (size == results && factor == 0) return x;
+        return index_select(x, dim, nearest_pixels(at, factor, size, results, x.device()));
     }
-    const Tensor read = index_select(x, dim, Tensor::from(pixels, {taps * results}).to(x.device()));
-    if (taps == 1) return read;
+    const bool cubic = at.mode == bicubic;
+    const int taps = cubic ? 4 : 2;
+    Tensor position = positions(at, factor, size, results, x.device());
+    if (!cubic) position = clamp(position, 0, double(size - 1));
+    const Tensor first = floor(position), t = position - first;
+    Tensors pixels, weights;
+    for (int k = 0; k < taps; ++k) {
+        pixels.push_back(clamp(first + double(cubic ? k - 1 : k), 0, double(size - 1)));
+        weights.push_back(cubic ? cubic_weight(t, k) : k == 0 ? 1.0 - t : t);
+    }
     Shape parts = x.shape(), shape = Shape::filled(x.dim() + 1, 1);
-    parts[dim] = results;
+    parts[dim] = shape[dim + 1] = results;
     parts.insert(dim, taps);
     shape[dim] = taps;
-    shape[dim + 1] = results;
-    return sum(read.reshape(parts) * Tensor::from(weights, shape).to(x.dtype()).to(x.device()), {dim});
+    const Tensor read = index_select(x, dim, cast(cat(pixels), int64)).reshape(parts);
+    return sum(read * cast(cat(weights), x.dtype()).reshape(shape), {dim});
 }
 
 Tensors interpolate_vjp(const Node& c, const kernels::Interpolate& at, const Tensors& g);

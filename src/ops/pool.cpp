@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/pool_geometry.h"
 
@@ -89,6 +90,17 @@ Tensors max_pool2d_decomposition(In in, const kernels::MaxPool2d& at) {
     return {best, position_bytes(position, std::int64_t(count))};
 }
 
+// The number of elements by which each result divides its sum, along one axis.
+std::vector<float> counts_along(const PoolAxis& axis, std::int64_t size, std::int64_t results,
+                                bool with_padding) {
+    std::vector<float> counts;
+    for (std::int64_t i = 0; i < results; ++i) {
+        const kernels::PoolPlaces places = kernels::places_of(axis, size, results, i);
+        counts.push_back(float(kernels::count_of(axis, size, places, with_padding)));
+    }
+    return counts;
+}
+
 Tensors avg_pool2d_decomposition(In in, const kernels::AvgPool2d& at) {
     const Tensor& x = in[0];
     Tensor total = zeros({x.size(0), at.size.height, at.size.width, x.size(3)},
@@ -144,16 +156,6 @@ Tensors avg_pool2d_grad_vjp(const Node& c, const kernels::AvgPool2dGrad& at, con
 Shape result_shape(const Tensor& x, Size2d size) { return {x.size(0), size.height, size.width, x.size(3)}; }
 
 }  // namespace
-
-std::vector<float> counts_along(const PoolAxis& axis, std::int64_t size, std::int64_t results,
-                                bool with_padding) {
-    std::vector<float> counts;
-    for (std::int64_t i = 0; i < results; ++i) {
-        const kernels::PoolPlaces places = kernels::places_of(axis, size, results, i);
-        counts.push_back(float(kernels::count_of(axis, size, places, with_padding)));
-    }
-    return counts;
-}
 
 Tensors max_pooled(const char* op, const Tensor& x, const PoolWindow& window, Size2d size, bool positions) {
     const Shape shape = result_shape(x, size);

@@ -1,8 +1,6 @@
 // Pooling of images over checked windows.
 #pragma once
 
-#include <vector>
-
 #include "kernels/pool.h"
 #include "ops/common.h"
 
@@ -15,9 +13,5 @@ Tensors max_pooled(const char* op, const Tensor& x, const kernels::PoolWindow& w
                    bool positions);
 // The means.
 Tensor avg_pooled(const Tensor& x, const kernels::PoolWindow& window, Size2d size, bool count_include_pad);
-
-// The number of elements by which each result divides its sum, along one axis.
-std::vector<float> counts_along(const kernels::PoolAxis& axis, std::int64_t size, std::int64_t results,
-                                bool with_padding);
 
 }  // namespace mezzo

@@ -1,7 +1,5 @@
 // The pooling functions: checks, sizes, indices. Signals are pooled as images of height 1, volumes as images
 // and then along their depth.
-#include <vector>
-
 #include "autograd/op_observer.h"
 #include "kernels/pool_geometry.h"
 #include "mezzo/image_ops.h"
@@ -65,8 +63,11 @@ Tensors avg_pool3d_decomposition(In in, const AvgPool3d& at) {
     for (int a = p.first; a < 3; ++a) {
         Shape shape = Shape::filled(x.dim(), 1);
         shape[a - p.first + 1] = p.out[a];
-        const auto along = counts_along(p.axis[a], p.in[a], p.out[a], p.count_include_pad);
-        counts = counts * Tensor::from(along, shape).to(x.dtype()).to(x.device());
+        // The elements of a window that ceil_mode added end with the padding.
+        const PoolAxis& axis = p.axis[a];
+        const Tensor begin = arange(p.out[a], {.dtype = x.dtype(), .device = x.device()}) * axis.stride;
+        const double end = double(p.in[a] + 2 * std::int64_t(axis.padding));
+        counts = counts * clamp(end - begin, 0, axis.kernel).reshape(shape);
     }
     return {y * counts};
 }
@@ -151,27 +152,27 @@ Tensor averaged(const Tensor& x, Pooling p, bool count_include_pad, std::int64_t
 }
 
 // The pixel that position 0 of each window reads along an axis, which may be padding.
-Tensor first_pixels(const PoolAxis& axis, std::int64_t size, std::int64_t results, const Shape& shape) {
-    std::vector<double> first;
-    for (std::int64_t i = 0; i < results; ++i)
-        first.push_back(double(kernels::places_of(axis, size, results, i).first));
-    return Tensor::from(first, shape);
+Tensor first_pixels(const PoolAxis& axis, std::int64_t size, std::int64_t results, Device device) {
+    const Tensor i = arange(results, {.dtype = float64, .device = device});
+    if (axis.adaptive) return floor(i * double(size) / double(results));
+    return i * axis.stride - axis.padding;
 }
 
 // Indices in an image of height x width pixels, from kernel positions. In float64, which holds them all.
 Tensor flat_indices(const Tensor& positions, const Tensor& x, const PoolWindow& window, Size2d size) {
     Tensor p = cast(positions, float64);
     if (p.dim() == 5)  // four bytes each
-        p = matmul(p, Tensor::from(std::vector<double>{1, 256, 65536, 16777216}, {4}).to(p.device()));
+        p = p.select(4, 0) + 256.0 * (p.select(4, 1) + 256.0 * (p.select(4, 2) + 256.0 * p.select(4, 3)));
     const std::int64_t height = x.size(1), width = x.size(2);
     const auto apart = [](const PoolAxis& axis) { return axis.adaptive ? 1.0 : double(axis.dilation); };
     const double columns = double(places_along(window.width, width, size.width));
     const Tensor column = remainder(p, columns), row = (p - column) / columns;
-    const Tensor first =
-        first_pixels(window.height, height, size.height, {size.height, 1, 1}) * double(width) +
-        first_pixels(window.width, width, size.width, {size.width, 1});
-    const Tensor index =
-        row * (apart(window.height) * double(width)) + column * apart(window.width) + first.to(p.device());
+    const Tensor y =
+        row * apart(window.height) +
+        first_pixels(window.height, height, size.height, p.device()).reshape({size.height, 1, 1});
+    const Tensor c = column * apart(window.width) +
+                     first_pixels(window.width, width, size.width, p.device()).reshape({size.width, 1});
+    const Tensor index = y * double(width) + c;
     return cast(clamp(index, 0, double(height * width - 1)), int64);
 }
 
