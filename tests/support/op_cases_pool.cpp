@@ -101,7 +101,7 @@ std::vector<OpCase> pool_cases() {
          {image, {2, 3, 2, 2}}, nullptr, keep, unit, "", "", true, false, true, 2},
         {"grid_sample of a volume", [](In x) { return grid_sample(x[0], 0.9 * x[1], {.padding_mode = PadMode::replicate}); },
          {volume, {2, 2, 1, 3, 3}}, nullptr, keep, unit, "", "", true, false},
-        POOL("affine_grid", affine_grid(x[0], {x[0].size(0), 3, 4, 1}), (Shape{2, 2, 3}), any, "", true, false),
+        POOL("affine_grid", affine_grid(x[0], {x[0].size(0), 3, 4, 1}), (Shape{4, 2, 3}), any, "", true, false),
         {"local_response_norm", [](In x) { return local_response_norm(x[0], 3, {.alpha = 0.5}); }, {{2, 3, 5}}, nullptr, fp32, any, "", "",
          true, false},
         {"instance_norm", [](In x) { return instance_norm(x[0], {}, {}, x[1], x[2]); }, {{3, 2, 4, 5}, {5}, {5}}, nullptr, keep, any, "", "",
