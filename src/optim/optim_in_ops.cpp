@@ -62,6 +62,12 @@ constexpr Field muon_options[] = {MEZZO_SIZE(MuonOptions, lr),
                                   MEZZO_FIELD(MuonOptions, ns_steps, Type::integer, 0, 99),
                                   MEZZO_FIELD(MuonOptions, adjust_lr_fn, Type::enumerator, 0, 2)};
 
+#undef MEZZO_ADAM_FIELDS
+#undef MEZZO_FLAG
+#undef MEZZO_SHARE
+#undef MEZZO_SIZE
+#undef MEZZO_FIELD
+
 constexpr const char* adam_state[] = {"exp_avg", "exp_avg_sq"};
 constexpr const char* adamax_state[] = {"exp_avg", "exp_inf"};
 constexpr const char* adadelta_state[] = {"square_avg", "acc_delta"};

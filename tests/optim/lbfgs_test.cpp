@@ -255,6 +255,17 @@ TEST_CASE("LBFGS refuses a GradScaler, a step without a closure, and options out
     CHECK_THROWS_WITH(LBFGS({valley.x}, {.tolerance_grad = -1}), Contains("tolerance_grad is -1"));
 }
 
+TEST_CASE("LBFGS: its own products are not in 16 bit, also inside of Autocast", "[optim]") {
+    Valley inside(float32), outside(float32);
+    LBFGS one({inside.x, inside.y}, wolfe), other({outside.x, outside.y}, wolfe);
+    for (int t = 0; t < 3; ++t) {
+        outside.step(other);
+        const amp::Autocast scope({.dtype = bfloat16});
+        inside.step(one);
+    }
+    CHECK(inside.values() == outside.values());
+}
+
 TEST_CASE("LBFGS: parameters without a gradient stay, and Autocast computes in 16 bit", "[optim]") {
     manual_seed(5);
     nn::Linear used(3, 2), unused(2, 2);
