@@ -6,7 +6,6 @@
 #include <cstddef>
 
 #include "core/step_recorder.h"
-#include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 #include "mezzo/product_ops.h"
@@ -36,12 +35,6 @@ OptimizerImpl* make(const Tensors& params, const LBFGSOptions& options, const St
     TableOptimizer optimizer(table);
     optimizer.add(params, &options, named);
     return optimizer.release();
-}
-
-// Not rounded to 16 bit where step() is called inside of an Autocast scope.
-Tensor product(const Tensor& a, const Tensor& b) {
-    const amp::Autocast off({.enabled = false});
-    return dot(a, b);
 }
 
 double largest(const Tensor& x) { return x.numel() == 0 ? 0 : max(abs(x)).item<double>(); }
@@ -250,14 +243,14 @@ Point LBFGSStep::point(double length) {
     write(x_ + history_.direction * length);
     const double loss = evaluate();
     const Tensor gradient = flat_gradient();
-    return {length, loss, gradient, product(gradient, history_.direction).item<double>()};
+    return {length, loss, gradient, dot(gradient, history_.direction).item<double>()};
 }
 
 // Adds the last iteration to the history, unless the curvature along it is not positive.
 void LBFGSStep::remember() {
     LBFGS::History& h = history_;
     const Tensor change = gradient_ - h.gradient, move = h.direction * h.length;
-    const Tensor curvature = product(change, move);
+    const Tensor curvature = dot(change, move);
     if (!(curvature.item<double>() > 1e-10)) return;
     while (double(h.moves.size()) >= option("history_size")) {
         h.gradient_changes.erase(h.gradient_changes.begin());
@@ -267,7 +260,7 @@ void LBFGSStep::remember() {
     h.gradient_changes.push_back(change);
     h.moves.push_back(move);
     h.inverse_products.push_back(1.0 / curvature);
-    h.scale = curvature / product(change, change);
+    h.scale = curvature / dot(change, change);
 }
 
 // The product of the approximate inverse Hessian and the negative gradient (the two loops of Nocedal and
@@ -277,12 +270,12 @@ Tensor LBFGSStep::direction() {
     Tensor q = -gradient_;
     Tensors alpha(h.moves.size());
     for (std::size_t i = h.moves.size(); i-- > 0;) {
-        alpha[i] = product(h.moves[i], q) * h.inverse_products[i];
+        alpha[i] = dot(h.moves[i], q) * h.inverse_products[i];
         q = q - alpha[i] * h.gradient_changes[i];
     }
     if (h.scale.defined()) q = q * h.scale;
     for (std::size_t i = 0; i < h.moves.size(); ++i)
-        q = q + (alpha[i] - product(h.gradient_changes[i], q) * h.inverse_products[i]) * h.moves[i];
+        q = q + (alpha[i] - dot(h.gradient_changes[i], q) * h.inverse_products[i]) * h.moves[i];
     return q;
 }
 
@@ -295,7 +288,7 @@ bool LBFGSStep::advance(bool last) {
     h.gradient = gradient_;
     const double before = loss_;
     h.length = h.iterations > 1 ? lr : std::min(1.0, 1 / sum(abs(gradient_)).item<double>()) * lr;
-    const double slope = product(gradient_, h.direction).item<double>();
+    const double slope = dot(gradient_, h.direction).item<double>();
     if (slope > -tolerance) return false;
     if (option("line_search_fn") != 0) {
         const auto at = [this](double length) { return point(length); };
