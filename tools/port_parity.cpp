@@ -19,13 +19,19 @@ namespace {
 using Batch = std::map<std::string, mz::Tensor>;
 
 // PyTorch's images and signals have their channels second.
-mz::Tensor channels_last(const mz::Tensor& x) { return mz::movedim(x, 1, -1); }
+mz::Tensor channels_last(mz::Tensor x) {
+    for (int i = 1; i + 1 < x.dim(); ++i) x = x.transpose(i, i + 1);
+    return x;
+}
 
 struct Block : nn::Sequential {
     Block(std::int64_t before, std::int64_t after)
-        : Sequential(nn::Conv2d(before, after, 3, {.padding = nn::same, .bias = false, .padding_mode = mz::PadMode::reflect}),
-                     nn::BatchNorm2d(after), nn::LeakyReLU(0.1), nn::Conv2d(after, after, 3, {.padding = 1, .bias = false}),
-                     nn::InstanceNorm2d(after, {.affine = true}), nn::ReLU6()) {}
+        : Sequential(
+              nn::Conv2d(before, after, 3,
+                         {.padding = mz::same_padding, .bias = false, .padding_mode = mz::PadMode::reflect}),
+              nn::BatchNorm2d(after), nn::LeakyReLU(0.1),
+              nn::Conv2d(after, after, 3, {.padding = 1, .bias = false}),
+              nn::InstanceNorm2d(after, {.affine = true}), nn::ReLU6()) {}
 };
 
 struct UNet : nn::Module {
@@ -49,11 +55,13 @@ struct UNet : nn::Module {
 struct ViT : nn::Module {
     nn::Conv2d patches{3, 48, 4, {.stride = 4}};
     nn::Parameter token{mz::randn({1, 1, 48}) * 0.02}, positions{mz::randn({1, 17, 48}) * 0.02};
-    nn::TransformerEncoder encoder{48, 4, {.num_layers = 3,
-                                           .layer = {.dim_feedforward = 96,
-                                                     .dropout = 0,
-                                                     .activation = mz::LinearActivation::gelu,
-                                                     .norm_first = true}}};
+    nn::TransformerEncoder encoder{48,
+                                   4,
+                                   {.num_layers = 3,
+                                    .layer = {.dim_feedforward = 96,
+                                              .dropout = 0,
+                                              .activation = mz::LinearActivation::gelu,
+                                              .norm_first = true}}};
     nn::LayerNorm norm{48};
     nn::Linear head{48, 10};
 
@@ -66,7 +74,8 @@ struct ViT : nn::Module {
 };
 
 struct Speech : nn::Module {
-    nn::Sequential front{nn::Conv1d(16, 32, 5, {.stride = 2, .padding = 2}), nn::GELU(), nn::GroupNorm(4, 32)};
+    nn::Sequential front{nn::Conv1d(16, 32, 5, {.stride = 2, .padding = 2}), nn::GELU(),
+                         nn::GroupNorm(4, 32)};
     nn::LSTM rnn{32, 24, {.num_layers = 2, .bidirectional = true}};
     nn::Linear head{48, 12};
 
@@ -80,16 +89,19 @@ struct Speech : nn::Module {
 // 1 - Dice's coefficient of each image.
 mz::Tensor dice(const mz::Tensor& logits, const mz::Tensor& y) {
     const mz::Tensor p = mz::sigmoid(logits);
-    return 1.0 - (2.0 * mz::sum(p * y, {1, 2, 3}) + 1.0) / (mz::sum(p, {1, 2, 3}) + mz::sum(y, {1, 2, 3}) + 1.0);
+    return 1.0 -
+           (2.0 * mz::sum(p * y, {1, 2, 3}) + 1.0) / (mz::sum(p, {1, 2, 3}) + mz::sum(y, {1, 2, 3}) + 1.0);
 }
 
 std::vector<double> train_unet(UNet& net, const std::vector<Batch>& batches) {
-    mz::optim::RAdam optimizer(net.parameters(), {.lr = 3e-3, .weight_decay = 1e-4, .decoupled_weight_decay = true});
+    mz::optim::RAdam optimizer(net.parameters(),
+                               {.lr = 3e-3, .weight_decay = 1e-4, .decoupled_weight_decay = true});
     mz::optim::LinearLR schedule(optimizer, {.start_factor = 0.2, .total_iters = 4});
     std::vector<double> losses;
     for (const Batch& batch : batches) {
         const mz::Tensor logits = net(channels_last(batch.at("x"))), y = channels_last(batch.at("y"));
-        const mz::Tensor loss = mz::binary_cross_entropy_with_logits(logits, y, {.pos_weight = mz::full({1}, 3, {.dtype = mz::float64})}) +
+        const mz::Tensor loss = mz::binary_cross_entropy_with_logits(
+                                    logits, y, {.pos_weight = mz::full({1}, 3, {.dtype = mz::float64})}) +
                                 mz::mean(dice(logits, y));
         optimizer.zero_grad();
         loss.backward();
@@ -102,10 +114,10 @@ std::vector<double> train_unet(UNet& net, const std::vector<Batch>& batches) {
 }
 
 std::vector<double> train_vit(ViT& net, const std::vector<Batch>& batches) {
-    std::vector<nn::Parameter> matrices, others;
+    mz::Tensors matrices, others;
     for (const auto& [name, p] : net.named_parameters())
         (p.dim() == 2 && name.starts_with("encoder") ? matrices : others).push_back(p);
-    mz::optim::Muon muon(matrices, {.lr = 0.02, .momentum = 0.95, .weight_decay = 0.01});
+    mz::optim::Muon muon(matrices, {.lr = 0.02, .weight_decay = 0.01, .momentum = 0.95});
     mz::optim::AdamW adamw(others, {.lr = 1e-3, .weight_decay = 0.05});
     mz::optim::AveragedModel average(net, {.average = mz::optim::ema_average(0.9)});
     ViT averaged(net);
@@ -131,8 +143,9 @@ std::vector<double> train_ctc(Speech& net, const std::vector<Batch>& batches) {
     mz::optim::NAdam optimizer(net.parameters(), {.lr = 4e-3});
     std::vector<double> losses;
     for (const Batch& batch : batches) {
-        const mz::Tensor loss = mz::ctc_loss(net(channels_last(batch.at("x"))), batch.at("y"), batch.at("input_lengths"), batch.at("target_lengths"),
-                                             {.zero_infinity = true});
+        const mz::Tensor loss =
+            mz::ctc_loss(net(channels_last(batch.at("x"))), batch.at("y"), batch.at("input_lengths"),
+                         batch.at("target_lengths"), {.zero_infinity = true});
         optimizer.zero_grad();
         loss.backward();
         optimizer.step();
@@ -160,7 +173,9 @@ int main(int argc, char** argv) {
     std::string model = "unet";
     return parity::run_program(
         "port_parity", "Trains a port of a PyTorch program and prints its losses.", s, argc, argv,
-        [&](CLI::App& app) { app.add_option("--model", model)->check(CLI::IsMember({"unet", "vit", "ctc"})); },
+        [&](CLI::App& app) {
+            app.add_option("--model", model)->check(CLI::IsMember({"unet", "vit", "ctc"}));
+        },
         [&] {
             if (model == "unet") run<UNet>(s, train_unet);
             if (model == "vit") run<ViT>(s, train_vit);

@@ -48,6 +48,19 @@ bool Call::is_tensor(const std::string& name, std::size_t position) const {
     return found && found->is_object() && found->contains("t");
 }
 
+bool Call::is_null(const std::string& name, std::size_t position) const {
+    const Json &keywords = line_.at("kwargs"), &args = line_.at("args");
+    return keywords.contains(name) ? keywords.at(name).is_null()
+                                   : position < args.size() && args[position].is_null();
+}
+
+mz::StateDict Call::state() const {
+    mz::StateDict result;
+    for (const auto& [name, tensor] : line_.at("state").items())
+        result.emplace_back(name, tensors_.at(tensor));
+    return result;
+}
+
 bool Call::is_list(const std::string& name, std::size_t position) const {
     const Json* const found = find(name, position);
     return found && found->is_array();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -29,6 +30,13 @@ class Call {
 public:
     Call(const Json& line, const std::map<std::string, Tensor>& tensors) : line_(line), tensors_(tensors) {}
 
+    // Of a layer: its call, its weights by name, whether it trains, and the layer itself, once it is made.
+    [[nodiscard]] Call forward() const { return {line_.at("forward"), tensors_}; }
+    [[nodiscard]] mz::StateDict state() const;
+    [[nodiscard]] bool training() const { return line_.at("training"); }
+    void keep(const std::shared_ptr<mz::nn::Module>& module) const { module_ = module; }
+    [[nodiscard]] const std::shared_ptr<mz::nn::Module>& module() const { return module_; }
+
     [[nodiscard]] std::string name() const { return line_.at("op"); }
     // Null where the argument is missing or None.
     [[nodiscard]] const Json* find(const std::string& name, std::size_t position) const;
@@ -37,6 +45,7 @@ public:
     }
     [[nodiscard]] std::size_t positional() const { return line_.at("args").size(); }
     [[nodiscard]] bool is_tensor(const std::string& name, std::size_t position) const;
+    [[nodiscard]] bool is_null(const std::string& name, std::size_t position) const;  // None, said so
     [[nodiscard]] bool is_list(const std::string& name, std::size_t position) const;
 
     // The functions below throw NotHere for an argument of another kind.
@@ -68,6 +77,7 @@ public:
 private:
     const Json& line_;
     const std::map<std::string, Tensor>& tensors_;
+    mutable std::shared_ptr<mz::nn::Module> module_;
 };
 
 using Run = std::function<Tensors(const Call&)>;
@@ -80,6 +90,7 @@ using Table = std::map<std::string, Run>;
 [[nodiscard]] Table indexing();
 [[nodiscard]] Table networks();
 [[nodiscard]] Table images();
+[[nodiscard]] Table layers();  // by "nn." and their names
 
 // PyTorch has channels and classes in dimension 1, mezzo in the last.
 [[nodiscard]] Tensor channels_last(Tensor x);

@@ -24,7 +24,8 @@ namespace {
 const Table& table() {
     static const Table all = [] {
         Table joined;
-        for (const Table& family : {elementwise(), reductions(), shapes(), indexing(), networks(), images()})
+        for (const Table& family :
+             {elementwise(), reductions(), shapes(), indexing(), networks(), images(), layers()})
             joined.insert(family.begin(), family.end());
         return joined;
     }();
@@ -47,12 +48,30 @@ Tensor waves(const Tensor& y) {
     return Tensor::from(values, y.shape()).to(y.dtype());
 }
 
+// By the names of the weights' tensors. state_dict() shows parameters in PyTorch's order; so each gradient takes
+// the role of its parameter.
+void add_parameter_gradients(const Json& line, mz::nn::Module& module, mz::StateDict& results) {
+    const mz::NoGrad no_grad;
+    std::map<std::string, bool> has;
+    for (const auto& [name, p] : module.named_parameters()) {
+        has[name] = p.grad().defined();
+        if (has[name]) p.copy_(p.grad());
+    }
+    for (const auto& [name, tensor] : module.state_dict())
+        if (has[name])
+            results.emplace_back(line.at("state").at(name).get<std::string>() + ".g",
+                                 tensor.detach().contiguous().clone());
+}
+
 void run(const Json& line, const std::map<std::string, Tensor>& given, mz::StateDict& results) {
     const std::string id = line.at("id");
     std::map<std::string, Tensor> inputs;
     for (const auto& [name, gradient] : line.at("tensors").items())
         inputs[name] = laid_out(given.at(name), line.at("layout")).set_requires_grad(gradient.get<bool>());
-    const Tensors y = table().at(line.at("op"))(Call(line, inputs));
+    if (line.contains("state"))
+        for (const auto& [name, tensor] : line.at("state").items()) inputs[tensor] = given.at(tensor);
+    const Call call(line, inputs);
+    const Tensors y = table().at(line.at("op"))(call);
     mz::StateDict own;
     Tensor total;
     for (std::size_t i = 0; i < y.size(); ++i) {
@@ -65,6 +84,7 @@ void run(const Json& line, const std::map<std::string, Tensor>& given, mz::State
         total.backward();
         for (const auto& [name, x] : inputs)
             if (x.grad().defined()) own.emplace_back(name + ".g", x.grad().contiguous());
+        if (call.module()) add_parameter_gradients(line, *call.module(), own);
     }
     results.insert(results.end(), own.begin(), own.end());
 }

@@ -47,7 +47,8 @@ Tensor attention(const Call& c) {
 Tensor bag(const Call& c) {
     const std::map<std::string, mz::BagMode> modes{
         {"sum", mz::BagMode::sum}, {"mean", mz::BagMode::mean}, {"max", mz::BagMode::max}};
-    if (c.has("max_norm", 99) || c.flag("scale_grad_by_freq", 99)) throw NotHere("weights that the call changes");
+    if (c.has("max_norm", 99) || c.flag("scale_grad_by_freq", 99))
+        throw NotHere("weights that the call changes");
     const Tensor offsets = c.tensor("offsets", 2);
     return mz::embedding_bag(c.x(), c.x(1).to(mz::int64),
                              {.offsets = offsets.defined() ? offsets.to(mz::int64) : offsets,

@@ -224,7 +224,8 @@ Tensor windows(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_
     if (x.dim() == 0) return mz::stack(Tensors(std::size_t(size), x), -1);
     if (size > x.size(dim)) throw std::invalid_argument("a window is larger than the tensor");
     Tensors all;
-    for (std::int64_t i = 0; i + size <= x.size(dim); i += step) all.push_back(moved(x.slice(dim, i, i + size), {dim}, {-1}));
+    for (std::int64_t i = 0; i + size <= x.size(dim); i += step)
+        all.push_back(moved(x.slice(dim, i, i + size), {dim}, {-1}));
     return mz::stack(all, wrapped(dim, x.dim()));
 }
 
@@ -244,7 +245,8 @@ Table arranged() {
            {embedded(c.x(), c.integer("offset", 1, 0), c.integer("dim1", 2, -2), c.integer("dim2", 3, -1))}),
         OP("broadcast_tensors", broadcast(c)),
         OP("unflatten", {unflatten(c)}),
-        OP("Tensor.unfold", {windows(c.x(), c.integer("dimension", 1, 0), c.integer("size", 2, 1), c.integer("step", 3, 1))}),
+        OP("Tensor.unfold",
+           {windows(c.x(), c.integer("dimension", 1, 0), c.integer("size", 2, 1), c.integer("step", 3, 1))}),
         OP("tril", {mz::tril(c.x(), c.integer("diagonal", 1, 0))}),
         OP("triu", {mz::triu(c.x(), c.integer("diagonal", 1, 0))}),
         OP("diag", {mz::diag(c.x(), c.integer("diagonal", 1, 0))}),
