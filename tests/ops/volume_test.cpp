@@ -2,6 +2,7 @@
 // options, errors.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -9,6 +10,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/error.h"
 #include "mezzo/image_ops.h"
+#include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
 #include "tests/reference/volumes.h"
 #include "tests/support/support.h"
