@@ -20,7 +20,7 @@ using namespace mezzo::test;
 namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
-constexpr auto bilinear = InterpolateMode::bilinear;
+constexpr auto bilinear_mode = InterpolateMode::bilinear;
 
 // The formula of tools/reference_pool.py.
 Tensor image(const Shape& shape, std::int64_t step, std::int64_t modulus) {
@@ -68,10 +68,10 @@ const std::vector<Golden>& goldens() {
         GOLDEN(adaptive_max_7_4, adaptive_max_pool2d(x, {7, 4})),
         GOLDEN(nearest_up, interpolate(x, {10, 13})),
         GOLDEN(nearest_down, interpolate(x, {3, 4})),
-        GOLDEN(bilinear_up, interpolate(x, {10, 13}, {.mode = bilinear})),
-        GOLDEN(bilinear_down, interpolate(x, {3, 4}, {.mode = bilinear})),
-        GOLDEN(bilinear_corners_up, interpolate(x, {9, 8}, {.mode = bilinear, .align_corners = true})),
-        GOLDEN(bilinear_corners_down, interpolate(x, {1, 3}, {.mode = bilinear, .align_corners = true})),
+        GOLDEN(bilinear_up, interpolate(x, {10, 13}, {.mode = bilinear_mode})),
+        GOLDEN(bilinear_down, interpolate(x, {3, 4}, {.mode = bilinear_mode})),
+        GOLDEN(bilinear_corners_up, interpolate(x, {9, 8}, {.mode = bilinear_mode, .align_corners = true})),
+        GOLDEN(bilinear_corners_down, interpolate(x, {1, 3}, {.mode = bilinear_mode, .align_corners = true})),
         GOLDEN(pad_constant, pad(x, {{2, 1, 2}, {1, 0, 3}}, PadMode::constant, 1.5)),
         GOLDEN(pad_constant_crop, pad(x, {{2, -1, 2}, {1, 3, -2}}, PadMode::constant, -2)),
         GOLDEN(pad_reflect, pad(x, {{2, 5, 1}, {1, 2, 4}}, PadMode::reflect)),
@@ -197,7 +197,7 @@ TEST_CASE("pools and resizing of no images, and of no channels") {
             check([](const Tensor& t) { return adaptive_avg_pool2d(t, 1); }, 1, 1);
             check([](const Tensor& t) { return adaptive_max_pool2d(t, {4, 7}); }, 4, 7);
             check([](const Tensor& t) { return interpolate(t, {4, 7}); }, 4, 7);
-            check([](const Tensor& t) { return interpolate(t, {4, 7}, {.mode = bilinear}); }, 4, 7);
+            check([](const Tensor& t) { return interpolate(t, {4, 7}, {.mode = bilinear_mode}); }, 4, 7);
             check([](const Tensor& t) { return pad(t, {{1, 1, 1}, {2, -1, 2}}); }, 7, 7);
             check([](const Tensor& t) { return pad(t, {{1, 1, 1}, {2, 1, 2}}, PadMode::reflect); }, 7, 9);
         }
@@ -351,8 +351,8 @@ TEST_CASE("layers of pooling, resizing and padding call their functions, and pri
     CHECK(same(nn::AdaptiveAvgPool1d(4)(line), adaptive_avg_pool1d(line, 4)));
     CHECK(same(nn::AdaptiveMaxPool1d(4)(line), adaptive_max_pool1d(line, 4)));
     CHECK(nn::AdaptiveAvgPool2d({2, 4}).describe() == "output_size=(2, 4)");
-    CHECK(same(nn::Upsample({.scale_factor = 1.5, .mode = bilinear})(x),
-               interpolate(x, {.mode = bilinear, .scale_factor = 1.5})));
+    CHECK(same(nn::Upsample({.scale_factor = 1.5, .mode = bilinear_mode})(x),
+               interpolate(x, {.mode = bilinear, .scale_factor = 1.5bilinear_mode})));
     CHECK(same(nn::Upsample({.size = {3, 8}})(x), interpolate(x, {3, 8})));
     CHECK(nn::Upsample({.scale_factor = 2}).describe() ==
           "scale_factor=2, mode=nearest, align_corners=false");
