@@ -54,12 +54,6 @@ const Op<Formula> prelu_op{{.name = "prelu", .cast = CastPolicy::low, .result = 
                                return {where(positive, in[0], in[1] * masked_fill(in[0], positive, 0))};
                            }};
 
-template <class A> Tensor shrunk(const Op<A>& op, const Tensor& x, double lambda) {
-    check_floating(op.name(), x);
-    check(lambda >= 0, ErrorKind::value, op.name(), ": lambda is ", lambda, "; it must not be negative");
-    return call(op, {x}, {.lambda = lambda}, x.shape());
-}
-
 }  // namespace
 
 Tensor selu(const Tensor& x) { return of_real(selu_op, x); }
@@ -77,8 +71,15 @@ Tensor relu6(const Tensor& x) {
 
 Tensor hardsigmoid(const Tensor& x) { return of_real(hardsigmoid_op, x); }
 Tensor hardswish(const Tensor& x) { return of_real(hardswish_op, x); }
-Tensor hardshrink(const Tensor& x, double lambda) { return shrunk(hardshrink_op, x, lambda); }
-Tensor softshrink(const Tensor& x, double lambda) { return shrunk(softshrink_op, x, lambda); }
+Tensor hardshrink(const Tensor& x, double lambda) {
+    check_floating("hardshrink", x);
+    return call(hardshrink_op, {x}, {.lambda = lambda}, x.shape());
+}
+Tensor softshrink(const Tensor& x, double lambda) {
+    check_floating("softshrink", x);
+    check(lambda >= 0, ErrorKind::value, "softshrink: lambda is ", lambda, "; it must not be negative");
+    return call(softshrink_op, {x}, {.lambda = lambda}, x.shape());
+}
 Tensor logsigmoid(const Tensor& x) { return of_real(logsigmoid_op, x); }
 
 Tensor prelu(const Tensor& x, const Tensor& weight) {

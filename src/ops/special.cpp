@@ -133,7 +133,7 @@ const Op<Formula> xlogy_op{{.name = "xlogy", .result = ResultDtype::promoted}, n
                                const Tensor a = doubled(in[0]), b = doubled(in[1]);
                                const Tensor no_log = logical_or(le(b, 0.0), eq(b, INFINITY));
                                const Tensor zero = logical_and(eq(a, 0.0), no_log);
-                               return {masked_fill(a, zero, 0) * log(where(zero, 1.0, b))};
+                               return {where(zero, 0.0, a) * log(where(zero, 1.0, b))};
                            }};
 
 }  // namespace

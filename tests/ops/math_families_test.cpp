@@ -63,6 +63,10 @@ TEST_CASE("division rounds down or towards 0", "[math_families]") {
     CHECK(std::signbit(doubles(fmod(of({-4}), 2))[0]));
     CHECK(gradient([](const Tensor& x) { return fmod(x, 2); }, of({0, -3, 5})) == Doubles{1, 1, 1});
     CHECK_FALSE(floor_divide(of({1}).set_requires_grad(), 2).requires_grad());
+    for (const RoundingMode rounding : {floor, trunc})
+        for (const Dtype dtype : {float32, int32})
+            CHECK(div(ones({3, 1}, {.dtype = dtype}), ones({4}, {.dtype = dtype}), rounding).shape() ==
+                  Shape{3, 4});
     CHECK(error_of([&] { floor_divide(i, 0); }) == ErrorKind::value);
     CHECK(error_of([&] { fmod(i, 0); }) == ErrorKind::value);
     CHECK(error_of([&] { div(gt(i, 0), gt(i, 0), floor); }) == ErrorKind::dtype);
@@ -79,6 +83,7 @@ TEST_CASE("tensors are close or equal", "[math_families]") {
     CHECK_FALSE(equal(ones({2}), ones({1})));
     CHECK(equal(zeros({0, 3}), zeros({0, 3})));
     CHECK(integers(logical_xor(whole({0, 0, 2, 2}), of({0, 3, 0, NAN}))) == Integers{0, 1, 1, 0});
+    CHECK(isclose(ones({3, 1}), ones({4})).shape() == Shape{3, 4});
     CHECK(error_of([&] { isclose(a, b, {.rtol = -1}); }) == ErrorKind::value);
 }
 
