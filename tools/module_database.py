@@ -102,7 +102,6 @@ def main():
     infos = [info for info in module_db if not re.fullmatch(MODULES_OUT, info.name) and re.search(args.only, info.name)]
     counts = Counts(args.verbose)
     for info in infos:
-        info.formatted_name = info.name
         if info.name in known:
             one_module(info, args.program.resolve(), counts, args.limit)
     missing = [info.name for info in infos if info.name not in known]
