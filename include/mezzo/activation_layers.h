@@ -27,16 +27,16 @@ namespace detail {
         MEZZO_MODULE(Class)                                                   \
     };
 MEZZO_ACTIVATION(ReLU, relu(x))
-MEZZO_ACTIVATION(ReLU6, hardtanh(x, 0, 6))
+MEZZO_ACTIVATION(ReLU6, relu6(x))
 MEZZO_ACTIVATION(Tanh, tanh(x))
 MEZZO_ACTIVATION(Tanhshrink, x - tanh(x))
 MEZZO_ACTIVATION(Sigmoid, sigmoid(x))
-MEZZO_ACTIVATION(LogSigmoid, -softplus(-x))
-MEZZO_ACTIVATION(Hardsigmoid, hardtanh(x + 3, 0, 6) / 6)
+MEZZO_ACTIVATION(LogSigmoid, logsigmoid(x))
+MEZZO_ACTIVATION(Hardsigmoid, hardsigmoid(x))
 MEZZO_ACTIVATION(SiLU, silu(x))
-MEZZO_ACTIVATION(Hardswish, x* hardtanh(x + 3, 0, 6) / 6)
+MEZZO_ACTIVATION(Hardswish, hardswish(x))
 MEZZO_ACTIVATION(Mish, mish(x))
-MEZZO_ACTIVATION(SELU, 1.0507009873554804934 * elu(x, 1.6732632423543772848))
+MEZZO_ACTIVATION(SELU, selu(x))
 MEZZO_ACTIVATION(Softsign, softsign(x))
 #undef MEZZO_ACTIVATION
 
@@ -55,11 +55,11 @@ MEZZO_ACTIVATION(Softsign, softsign(x))
     };
 MEZZO_ACTIVATION(LeakyReLU, double, negative_slope, 0.01, leaky_relu(x, negative_slope))
 MEZZO_ACTIVATION(ELU, double, alpha, 1, elu(x, alpha))
-MEZZO_ACTIVATION(CELU, double, alpha, 1, alpha* elu(x / alpha))
+MEZZO_ACTIVATION(CELU, double, alpha, 1, celu(x, alpha))
 // x where |x| > lambd, else 0.
-MEZZO_ACTIVATION(Hardshrink, double, lambd, 0.5, masked_fill(x, abs(x) <= lambd, 0))
+MEZZO_ACTIVATION(Hardshrink, double, lambd, 0.5, hardshrink(x, lambd))
 // x moved towards 0 by lambd, 0 where |x| <= lambd.
-MEZZO_ACTIVATION(Softshrink, double, lambd, 0.5, x - clamp(x, -lambd, lambd))
+MEZZO_ACTIVATION(Softshrink, double, lambd, 0.5, softshrink(x, lambd))
 // a sigmoid(b) of the halves a and b of x along dim.
 MEZZO_ACTIVATION(GLU, std::int64_t, dim, -1, glu(x, dim))
 MEZZO_ACTIVATION(Softmax, std::int64_t, dim, -1, softmax(x, dim))
@@ -101,7 +101,7 @@ class Threshold : public Module {
 public:
     Threshold(double least, double replacement) : threshold(least), value(replacement) {}
     [[nodiscard]] Tensor operator()(const Tensor& input) const {
-        return with_hooks([this](const Tensor& x) { return masked_fill(x, x <= threshold, value); }, input);
+        return with_hooks([this](const Tensor& x) { return mezzo::threshold(x, threshold, value); }, input);
     }
     std::string describe() const override;
 
@@ -132,7 +132,9 @@ public:
     // Error(value) unless num_parameters is positive.
     explicit PReLU(const PReLUOptions& options = {});
     // Error(shape) unless the weight has one element or as many as the last dimension of x.
-    [[nodiscard]] Tensor operator()(const Tensor& x) const;
+    [[nodiscard]] Tensor operator()(const Tensor& input) const {
+        return with_hooks([this](const Tensor& x) { return prelu(x, weight); }, input);
+    }
     std::string describe() const override;
 
     Parameter weight;  // [num_parameters]

@@ -32,18 +32,6 @@ PReLU::PReLU(const PReLUOptions& options) {
         full({options.num_parameters}, options.init, {.dtype = options.dtype, .device = options.device}));
 }
 
-Tensor PReLU::operator()(const Tensor& input) const {
-    check(input.defined() && (weight.numel() == 1 || (input.dim() > 0 && input.size(-1) == weight.numel())),
-          ErrorKind::shape, "PReLU: the weight has ", weight.numel(), " elements and the input is ",
-          input.defined() ? input.shape() : Shape{}, "; its last dimension holds the channels");
-    return with_hooks(
-        [this](const Tensor& x) {
-            const Tensor w = x.dim() == 0 ? weight.reshape({}) : Tensor(weight);
-            return relu(x) + w * masked_fill(x, x > 0, 0);
-        },
-        input);
-}
-
 std::string PReLU::describe() const { return fmt::format("num_parameters={}", weight.numel()); }
 
 }  // namespace mezzo::nn
