@@ -32,7 +32,6 @@ ERRORS = {
     r"batch_norm: (input .* single value|momentum is -1)": "statistics of a single value, and negative momentum, are refused",
     r"instance_norm: momentum is -1": "negative momentum is refused",
     r"updated in place and must be contiguous": "running statistics are contiguous",
-    r"hardshrink: lambda is -": "a negative threshold is refused",
     r"index is uint8": "indices are int64 or int32",
     r"must be \[batch, heads, length, dim\]|has 4 heads and k \[1, 0": "attention has one dimension of batches, and a head at least",
     r"operands are 0-dim": "numbers have no cosine",

@@ -117,7 +117,7 @@ std::vector<double> train_vit(ViT& net, const std::vector<Batch>& batches) {
     mz::Tensors matrices, others;
     for (const auto& [name, p] : net.named_parameters())
         (p.dim() == 2 && name.starts_with("encoder") ? matrices : others).push_back(p);
-    mz::optim::Muon muon(matrices, {.lr = 0.02, .weight_decay = 0.01, .momentum = 0.95});
+    mz::optim::Muon muon(matrices, {.lr = 0.002, .weight_decay = 0.01, .momentum = 0.95});
     mz::optim::AdamW adamw(others, {.lr = 1e-3, .weight_decay = 0.05});
     mz::optim::AveragedModel average(net, {.average = mz::optim::ema_average(0.9)});
     ViT averaged(net);
@@ -140,7 +140,7 @@ std::vector<double> train_vit(ViT& net, const std::vector<Batch>& batches) {
 }
 
 std::vector<double> train_ctc(Speech& net, const std::vector<Batch>& batches) {
-    mz::optim::NAdam optimizer(net.parameters(), {.lr = 4e-3});
+    mz::optim::NAdam optimizer(net.parameters(), {.lr = 0x1p-8});
     std::vector<double> losses;
     for (const Batch& batch : batches) {
         const mz::Tensor loss =

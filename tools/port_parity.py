@@ -118,7 +118,7 @@ def torch_side(folder, model, steps):
     def train_vit():
         matrices = [p for name, p in net.named_parameters() if p.dim() == 2 and name.startswith("encoder")]
         others = [p for name, p in net.named_parameters() if p.dim() != 2 or not name.startswith("encoder")]
-        muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01, momentum=0.95)
+        muon = torch.optim.Muon(matrices, lr=0.002, weight_decay=0.01, momentum=0.95)
         adamw = torch.optim.AdamW(others, lr=1e-3, weight_decay=0.05)
         average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
         for batch in batches:
@@ -133,7 +133,7 @@ def torch_side(folder, model, steps):
                 losses.extend([loss.item(), F.cross_entropy(average(batch["x"]), batch["y"]).item()])
 
     def train_ctc():
-        optimizer = torch.optim.NAdam(net.parameters(), lr=4e-3)
+        optimizer = torch.optim.NAdam(net.parameters(), lr=2**-8)
         for batch in batches:
             loss = F.ctc_loss(net(batch["x"]), batch["y"], batch["input_lengths"], batch["target_lengths"], zero_infinity=True)
             optimizer.zero_grad()

@@ -179,6 +179,7 @@ template <class M> Tensor batch_norm(const Call& c, int dims) {
         nn::BatchNormLayerOptions{.eps = c.number("eps", 1, 1e-5),
                                   .momentum = c.is_null("momentum", 2) ? nn::cumulative_average : momentum,
                                   .affine = c.flag("affine", 3, true),
+                                  .bias = c.flag("bias", 99, true),
                                   .track_running_stats = c.flag("track_running_stats", 4, true)});
     return channels(c, dims, m);
 }
@@ -189,11 +190,14 @@ template <class M> Tensor instance_norm(const Call& c, int dims) {
                  nn::InstanceNormLayerOptions{.eps = c.number("eps", 1, 1e-5),
                                               .momentum = c.number("momentum", 2, 0.1),
                                               .affine = c.flag("affine", 3),
+                                              .bias = c.flag("bias", 99, true),
                                               .track_running_stats = c.flag("track_running_stats", 4)}));
 }
 
 // Norms over several dimensions: over one of their product.
 std::int64_t product(const Call& c) {
+    if (!c.flag("elementwise_affine", 2, true)) throw NotHere("a layer without weights");
+    if (c.integers("normalized_shape", 0).size() > 1) throw NotHere("weights of several dimensions");
     std::int64_t n = 1;
     for (const std::int64_t size : c.integers("normalized_shape", 0)) n *= size;
     return n;
@@ -218,7 +222,8 @@ Table norms_and_pads() {
               channels(c, -1,
                        layer<nn::GroupNorm>(c, c.integer("num_groups", 0, 1), c.integer("num_channels", 1, 1),
                                             nn::GroupNormLayerOptions{.eps = c.number("eps", 2, 1e-5),
-                                                                      .affine = c.flag("affine", 3, true)}))),
+                                                                      .affine = c.flag("affine", 3, true),
+                                                                      .bias = c.flag("bias", 99, true)}))),
         LAYER("LocalResponseNorm",
               channels(c, -1,
                        layer<nn::LocalResponseNorm>(

@@ -206,7 +206,7 @@ Tensor chain(const Tensors& all) {
     return y;
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor linear_of(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     if (weight.dim() > 1) return mz::linear(x, weight, bias);
     const Tensor y = mz::matmul(x, weight);
     return bias.defined() ? y + bias : y;
@@ -253,7 +253,7 @@ Table products() {
         OP("linalg.multi_dot", {chain(c.tensors("tensors", 0))}),
         OP("bilinear", {mz::bilinear(c.x(), c.x(1), c.x(2), c.tensor("bias", 3))}),
         OP("einsum", {mz::einsum(c.text("equation", 0, ""), c.tensors("operands", 1))}),
-        OP("linear", {linear(c.x(), c.x(1), c.tensor("bias", 2))}),
+        OP("linear", {linear_of(c.x(), c.x(1), c.tensor("bias", 2))}),
         OP("linear_cross_entropy", {mz::cross_entropy(mz::linear(c.x(), c.x(1)), c.x(2))}),
         OP("cross", {cross(c.x(), c.x(1), c.integer("dim", 2, first_of_three(c)))}),
         OP("linalg.cross", {cross(c.x(), c.x(1), c.integer("dim", 99, -1))}),
