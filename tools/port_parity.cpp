@@ -117,10 +117,10 @@ std::vector<double> train_vit(ViT& net, const std::vector<Batch>& batches) {
     mz::Tensors matrices, others;
     for (const auto& [name, p] : net.named_parameters())
         (p.dim() == 2 && name.starts_with("encoder") ? matrices : others).push_back(p);
-    mz::optim::Muon muon(matrices, {.lr = 0.002, .weight_decay = 0.01, .momentum = 0.95});
+    mz::optim::Muon muon(matrices, {.lr = 0.02, .weight_decay = 0.01, .momentum = 0.95});
     mz::optim::AdamW adamw(others, {.lr = 1e-3, .weight_decay = 0.05});
     mz::optim::AveragedModel average(net, {.average = mz::optim::ema_average(0.9)});
-    ViT averaged(net);
+    ViT averaged = nn::clone(net);  // a copy would share the parameters
     std::vector<double> losses;
     for (const Batch& batch : batches) {
         const mz::Tensor x = channels_last(batch.at("x"));

@@ -15,7 +15,7 @@ from parity import output, table
 from ranges import COUNT
 
 # Muon orthogonalises in bfloat16, where another order of sums rounds otherwise.
-TOLERANCE = {"unet": 1e-9, "vit": 2e-3, "ctc": 1e-9}
+TOLERANCE = {"unet": 1e-9, "vit": 1e-3, "ctc": 1e-7}  # optimizers with kernels, such as NAdam, hold their rates in float32
 MODELS = list(TOLERANCE)
 
 
@@ -118,7 +118,7 @@ def torch_side(folder, model, steps):
     def train_vit():
         matrices = [p for name, p in net.named_parameters() if p.dim() == 2 and name.startswith("encoder")]
         others = [p for name, p in net.named_parameters() if p.dim() != 2 or not name.startswith("encoder")]
-        muon = torch.optim.Muon(matrices, lr=0.002, weight_decay=0.01, momentum=0.95)
+        muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01, momentum=0.95)
         adamw = torch.optim.AdamW(others, lr=1e-3, weight_decay=0.05)
         average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
         for batch in batches:
