@@ -1,5 +1,5 @@
-// Ports of the three PyTorch programs in tools/port_parity.py, line by line: trains a model from the weights and
-// on the batches of a folder in float64, and prints the losses as a JSON list.
+// Ports of the three PyTorch programs in tools/port_parity.py, line by line: trains a model from the weights
+// and on the batches of a folder in float64, and prints the losses as a JSON list.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/pytorch_names.md from tools/pytorch_names.txt, the list of PyTorch's public names and of what mezzo has for each.
+"""Writes the tables of docs/reference/not_here.md from tools/pytorch_names.txt, the list of PyTorch's public names and of what mezzo has for each.
 
     tools/pytorch_names.py            compare the page with the list, and the list with the headers (needs no PyTorch)
     tools/pytorch_names.py --write    write the page
@@ -13,22 +13,8 @@ import sys
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIST, PAGE = ROOT / "tools/pytorch_names.txt", ROOT / "docs/reference/pytorch_names.md"
-HEAD = """# PyTorch's names
-
-What mezzo has for each public name of `torch`, `torch.nn`, `torch.nn.functional`, `torch.optim`, `torch.utils.data`,
-`torch.amp`, `torch.nn.init` and `torch.nn.utils` of PyTorch 2.15: the same name, an expression, or a reason why not.
-In expressions `mz::` is left out. [Coming from PyTorch](../start/coming_from_pytorch.md) says what differs under
-the same name, [What is not here](not_here.md) what is missing at large.
-
-```cpp
-const mz::Tensor y = mz::movedim(x, 1, -1).logsumexp(-1);  // the same names
-const mz::Tensor degrees = x * (180 / std::numbers::pi);   // torch.rad2deg(x)
-```
-
-Names that end in `_` change a tensor in place: there is `add_`, `mul_`, `copy_`, `fill_`, `zero_`, `uniform_` and
-`normal_` outside of graphs, and assignment, `x = exp(x)`, for all others.
-"""
+LIST, PAGE = ROOT / "tools/pytorch_names.txt", ROOT / "docs/reference/not_here.md"
+FIRST = "## torch\n"  # what stands above it on the page is written by hand
 
 
 def read():
@@ -69,7 +55,7 @@ def problems(modules):
 
 
 def page(modules):
-    parts = [HEAD]
+    parts = [PAGE.read_text().partition(FIRST)[0].rstrip() + "\n"]
     for module, answers in modules:
         same = [name for name, answer in answers.items() if not answer]
         other, missing = {}, {}
@@ -81,7 +67,7 @@ def page(modules):
         parts.append(f"## {module}\n")
         parts.append(textwrap.fill(f"{len(same)} names are the same: " + ", ".join(f"`{name}`" for name in same) + ".", 110,
                                    break_long_words=False, break_on_hyphens=False) + "\n")
-        rows = [(names, f"`{answer}`") for answer, names in other.items()] + [(names, reason) for reason, names in missing.items()]
+        rows = [(names, f"`{answer}`".replace("|", "\\|")) for answer, names in other.items()] + [(names, reason) for reason, names in missing.items()]
         if rows:
             parts.append("| PyTorch | mezzo |\n| --- | --- |\n" + "".join(f"| {', '.join(f'`{name}`' for name in names)} | {what} |\n" for names, what in rows))
     return "\n".join(parts)

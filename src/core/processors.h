@@ -13,8 +13,8 @@ inline constexpr int unlimited_processors = 1 << 20;
 // machine's.
 MEZZO_INTERNAL int available_processors();
 
-// Processors that the control groups in the file `groups` leave to the process, rounded up: cpu.max of version
-// 2 below `root`, cpu.cfs_quota_us of version 1 below root/cpu. unlimited_processors without a quota.
+// Processors that the control groups in the file `groups` leave to the process, rounded up: cpu.max of
+// version 2 below `root`, cpu.cfs_quota_us of version 1 below root/cpu. unlimited_processors without a quota.
 MEZZO_INTERNAL int quota_processors(const std::string& groups = "/proc/self/cgroup",
                                     const std::string& root = "/sys/fs/cgroup");
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "mezzo/autograd.h"
+#include "tests/ops/gradient_range_exceptions.h"
 #include "tests/ops/gradient_range_lines.h"
 
 using namespace mezzo;

@@ -352,7 +352,7 @@ TEST_CASE("layers of pooling, resizing and padding call their functions, and pri
     CHECK(same(nn::AdaptiveMaxPool1d(4)(line), adaptive_max_pool1d(line, 4)));
     CHECK(nn::AdaptiveAvgPool2d({2, 4}).describe() == "output_size=(2, 4)");
     CHECK(same(nn::Upsample({.scale_factor = 1.5, .mode = bilinear_mode})(x),
-               interpolate(x, {.mode = bilinear, .scale_factor = 1.5bilinear_mode})));
+               interpolate(x, {.mode = bilinear_mode, .scale_factor = 1.5})));
     CHECK(same(nn::Upsample({.size = {3, 8}})(x), interpolate(x, {3, 8})));
     CHECK(nn::Upsample({.scale_factor = 2}).describe() ==
           "scale_factor=2, mode=nearest, align_corners=false");

@@ -91,6 +91,7 @@ using Table = std::map<std::string, Run>;
 [[nodiscard]] Table networks();
 [[nodiscard]] Table images();
 [[nodiscard]] Table layers();  // by "nn." and their names
+[[nodiscard]] Table sequence_layers();
 
 // PyTorch has channels and classes in dimension 1, mezzo in the last.
 [[nodiscard]] Tensor channels_last(Tensor x);

@@ -206,6 +206,11 @@ Table volumes() {
                                              return mz::adaptive_max_pool3d_with_indices(
                                                  x, triple(c, "output_size", 1, 1));
                                          })),
+    };
+}
+
+Table rearranged() {
+    return {
         OP("max_unpool1d", {unpooled(c, 2,
                                      [&](const Tensor& x, const Tensor& i) {
                                          const mz::Shape size = tail(c, "output_size", 5, 1);
@@ -246,6 +251,11 @@ Table volumes() {
            {channels_first(mz::pixel_unshuffle(channels_last(c.x()), c.integer("downscale_factor", 1, 1)))}),
         OP("channel_shuffle",
            {channels_first(mz::channel_shuffle(channels_last(c.x()), c.integer("groups", 1, 1)))}),
+    };
+}
+
+Table resized() {
+    return {
         OP("interpolate", {interpolated(c, c.text("mode", 3, "nearest"), c.flag("align_corners", 4))}),
         OP("upsample_bilinear", {interpolated(c, "bilinear", true)}),
         OP("upsample_nearest", {interpolated(c, "nearest", false)}),
@@ -289,6 +299,11 @@ Table flat_images() {
                                     return mz::max_pool1d_with_indices(
                                         x, max_options<mz::MaxPool1dOptions>(c, singles(c)));
                                 })),
+    };
+}
+
+Table means() {
+    return {
         OP("avg_pool2d", {images_of(c, 3,
                                     [&](const Tensor& x) {
                                         return mz::avg_pool2d(x,
@@ -330,7 +345,8 @@ Table flat_images() {
 
 Table images() {
     Table table = flat_images();
-    for (const auto& [name, run] : volumes()) table[name] = run;
+    for (const Table& more : {means(), volumes(), rearranged(), resized()})
+        table.insert(more.begin(), more.end());
     return table;
 }
 

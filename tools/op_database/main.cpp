@@ -48,8 +48,8 @@ Tensor waves(const Tensor& y) {
     return Tensor::from(values, y.shape()).to(y.dtype());
 }
 
-// By the names of the weights' tensors. state_dict() shows parameters in PyTorch's order; so each gradient takes
-// the role of its parameter.
+// Adds them by the names of the weights' tensors. state_dict() shows parameters in PyTorch's order, so each
+// gradient takes the role of its parameter.
 void add_parameter_gradients(const Json& line, mz::nn::Module& module, mz::StateDict& results) {
     const mz::NoGrad no_grad;
     std::map<std::string, bool> has;

@@ -133,6 +133,11 @@ Table losses() {
                                                  {.reduction = c.reduction(),
                                                   .weight = c.tensor("weight", 2),
                                                   .pos_weight = c.tensor("pos_weight", 99)})}),
+    };
+}
+
+Table more_losses() {
+    return {
         OP("margin_ranking_loss",
            {mz::margin_ranking_loss(c.x(), c.x(1), c.x(2),
                                     {.margin = c.number("margin", 3, 0), .reduction = c.reduction()})}),
@@ -193,7 +198,7 @@ Table losses() {
 
 Table networks() {
     Table table = norms();
-    for (const auto& [name, run] : losses()) table[name] = run;
+    for (const Table& more : {losses(), more_losses()}) table.insert(more.begin(), more.end());
     return table;
 }
 

@@ -99,8 +99,8 @@ template <int N, class T> MEZZO_INLINE FloatN<N> slots_along(const T* line, std:
     }
 }
 
-// Packs G <= lanes lines of a panel of P, of which only `width` exist unless `full`: reads whole vectors along
-// k and transposes them. Panels of all widths share it.
+// Packs G <= lanes lines of a panel of P, of which only `width` exist unless `full`: reads whole vectors
+// along k and transposes them. Panels of all widths share it.
 template <int G, bool full, class T> MEZZO_SHARED void pack_lines(int P, const T* src, std::int64_t ld,
                                                                   std::int64_t width, std::int64_t k,
                                                                   float* dst) {
