@@ -109,7 +109,8 @@ const std::vector<Golden>& goldens() {
                Shape{1, 2, 3, 2}),
         GOLDEN(affine_grid, affine_grid(x[0], {1, 3, 4, 2}), Shape{1, 2, 3}),
         GOLDEN(bicubic, interpolate(x[0], {7, 3}, {.mode = bicubic}), image),
-        GOLDEN(bilinear_factor, interpolate(x[0], {.mode = bilinear, .scale_factor = {1.7, 0.6}}), image),
+        GOLDEN(bilinear_factor,
+               interpolate(x[0], {.mode = InterpolateMode::bilinear, .scale_factor = {1.7, 0.6}}), image),
         GOLDEN(linear, interpolate(x[0], 10, {.mode = linear, .align_corners = true}), line),
         GOLDEN(trilinear, interpolate(x[0], {2, 5, 4}, {.mode = trilinear}), volume),
         GOLDEN(nearest_exact, interpolate(x[0], {3, 8}, {.mode = nearest_exact}), image),
@@ -345,7 +346,7 @@ TEST_CASE("grid_sample: positions beyond every number") {
     for (Device device : devices()) {
         const Tensor x = tensor_of({1, 2, 3, 4}, {1, 2, 2, 1}, float32, device);
         const Tensor grid = tensor_of({inf, 0, -1e30, 0, nan, nan, 0, -inf}, {1, 1, 4, 2}, float32, device);
-        for (const InterpolateMode mode : {bilinear, nearest, bicubic}) {
+        for (const InterpolateMode mode : {InterpolateMode::bilinear, nearest, bicubic}) {
             CAPTURE(int(mode));
             const std::vector<double> y =
                 doubles(grid_sample(x, grid, {.mode = mode, .align_corners = true}));
@@ -435,7 +436,8 @@ TEST_CASE("functions of volumes and samples refuse what does not fit") {
     check_error([&] { (void)affine_grid(zeros({2, 2, 3}), {2, 3, 4, 5, 1}); }, shape, {"affine_grid"});
     check_error([&] { (void)interpolate(x, {2, 2}, {.mode = trilinear}); }, value, {"trilinear"});
     check_error([&] { (void)interpolate(x, {2, 2, 2}); }, value, {"interpolate", "[2, 2, 2]", "2 axes"});
-    check_error([&] { (void)interpolate(x, {.mode = bilinear}); }, value, {"interpolate", "scale"});
+    check_error([&] { (void)interpolate(x, {.mode = InterpolateMode::bilinear}); }, value,
+                {"interpolate", "scale"});
     check_error([&] { (void)interpolate(x, {.scale_factor = -1}); }, value, {"scale_factor is -1"});
     check_error([&] { (void)interpolate(x, 4, {.scale_factor = 2}); }, value, {"both"});
     check_error([&] { (void)local_response_norm(x, 0); }, value, {"local_response_norm", "size 0"});
