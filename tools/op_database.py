@@ -163,8 +163,9 @@ def unequal(actual, wanted, factor=1):
         return f"shape {list(actual.shape)} instead of {list(wanted.shape)}"
     tolerances = {torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2), torch.float32: (5e-6, 2e-5), torch.float64: (1e-7, 1e-7)}
     rtol, atol = tolerances.get(wanted.dtype, (0, 0))
-    if wanted.dtype in (torch.float16, torch.bfloat16) and wanted.numel():  # sums of large terms that cancel
-        atol *= max(1, wanted.nan_to_num(0, 0, 0).abs().max().item())
+    if wanted.is_floating_point() and wanted.numel():  # sums of large terms that cancel
+        largest = wanted.nan_to_num(0, 0, 0).abs().max().item()
+        atol = max(atol, rtol * largest) if wanted.dtype in (torch.float32, torch.float64) else atol * max(1, largest)
     try:
         torch.testing.assert_close(actual, wanted, rtol=factor * rtol, atol=factor * atol, equal_nan=True)
     except AssertionError as e:

@@ -478,8 +478,7 @@ const std::vector<OpCase>& op_cases() {
         std::vector<OpCase> cases;
         for (auto family :
              {elementwise_cases, shape_cases, reduction_cases, product_cases, transformer_cases, loss_cases,
-              attention_cases, conv_cases, norm_cases, pool_cases, family_cases,
-                            index_cases math_cases}) {
+              attention_cases, conv_cases, norm_cases, pool_cases, family_cases, index_cases, math_cases}) {
             const std::vector<OpCase> more = family();
             cases.insert(cases.end(), more.begin(), more.end());
         }

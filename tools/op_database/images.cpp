@@ -149,9 +149,10 @@ Tensor unfolded(const Call& c) {
                                     .padding = c.pair("padding", 3, 0),
                                     .stride = c.pair("stride", 4, 1)};
     const bool one = c.x().dim() == 3;
-    const Tensor y = mz::unfold(channels_last(one ? c.x().unsqueeze(0) : c.x()),
-                                options);  // [N, L, patch x channels] or PyTorch's own
-    const Tensor z = y.transpose(1, 2);
+    const Tensor x = channels_last(one ? c.x().unsqueeze(0) : c.x());
+    const std::int64_t channels = x.size(3), pixels = options.kernel_size.height * options.kernel_size.width;
+    const Tensor y = mz::unfold(x, options);
+    const Tensor z = y.reshape({y.size(0), y.size(1), pixels, channels}).permute({0, 3, 2, 1}).flatten(1, 2);
     return one ? z.squeeze(0) : z;
 }
 

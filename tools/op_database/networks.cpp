@@ -50,12 +50,14 @@ Tensor bag(const Call& c) {
     if (c.has("max_norm", 99) || c.flag("scale_grad_by_freq", 99))
         throw NotHere("weights that the call changes");
     const Tensor offsets = c.tensor("offsets", 2);
+    std::int64_t padding = c.integer("padding_idx", 10, -1);
+    if (padding < 0 && c.has("padding_idx", 10)) padding += c.x().size(0);  // counted from the end
     return mz::embedding_bag(c.x(), c.x(1).to(mz::int64),
                              {.offsets = offsets.defined() ? offsets.to(mz::int64) : offsets,
                               .mode = modes.at(c.text("mode", 6, "mean")),
                               .per_sample_weights = c.tensor("per_sample_weights", 8),
                               .include_last_offset = c.flag("include_last_offset", 9),
-                              .padding_idx = c.integer("padding_idx", 10, -1)});
+                              .padding_idx = padding});
 }
 
 Table norms() {
