@@ -42,7 +42,8 @@ struct OpCase {
 std::vector<OpCase> attention_cases();  // op_cases_attention.cpp
 std::vector<OpCase> conv_cases();       // op_cases_conv.cpp
 std::vector<OpCase> family_cases();     // op_cases_families.cpp
-std::vector<OpCase> index_cases();      // op_cases_indexmath_cases();       // op_cases_math.cpp
+std::vector<OpCase> index_cases();      // op_cases_index.cpp
+std::vector<OpCase> math_cases();       // op_cases_math.cpp
 std::vector<OpCase> norm_cases();       // op_cases_norm.cpp
 const std::vector<OpCase>& op_cases();
 // Cases of the other files.
