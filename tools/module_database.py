@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch's module database beside mezzo's layers, in float64: results, and gradients of inputs and parameters, of each layer with PyTorch's
-weights, by their names in state_dict(). Needs what op_database.py needs.
+"""PyTorch's module and optimizer databases beside mezzo, in float64: results, and gradients of inputs and parameters, of each layer with
+PyTorch's weights, by their names in state_dict(); parameters after some steps of each optimizer. Needs what op_database.py needs.
 
     tools/module_database.py build/tools/op_database --only 'Conv|Transformer'
 Exits with 1 if a layer differs or crashes."""
@@ -15,6 +15,7 @@ import torch
 from op_database import Case, Counts, Unsupported, difference, flat, run, waves
 from op_database_scope import MODULES_OUT, within_reason
 from torch.testing._internal.common_modules import module_db
+from torch.testing._internal.common_optimizers import optim_db
 
 
 class ModuleCase(Case):
@@ -52,6 +53,51 @@ class ModuleCase(Case):
         return results, gradients
 
 
+class OptimizerCase(Case):
+    """Some steps of an optimizer from given parameters along given gradients; of L-BFGS, on p^4 / 4 + p g."""
+
+    def __init__(self, kind, number, options):
+        self.id, self.tensors, self.brackets, self.kind, self.options = str(number), {}, False, kind, options
+        shapes = [(4, 6), (6, 3)] + [(5,), (2, 3, 4)] * (kind is not torch.optim.Muon)
+        self.parameters = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+        self.gradients = [[torch.randn(shape, dtype=torch.float64) for shape in shapes] for _ in range(7)]
+        self.line = {"id": self.id, "op": "optim." + kind.__name__, "layout": "p", "args": [self.encoded(self.parameters), self.encoded(self.gradients)],
+                     "kwargs": {name: self.encoded(x.item() if isinstance(x, torch.Tensor) else x) for name, x in options.items()}, "forward": {}, "training": True}
+        self.line["tensors"] = {name: False for name in self.tensors}
+
+    def expected(self, wide=None):
+        parameters = [torch.nn.Parameter(p.clone()) for p in self.parameters]
+        optimizer = self.kind(parameters, **self.options)
+        sign = -1 if self.options.get("maximize") else 1
+
+        def closure():
+            optimizer.zero_grad()
+            loss = sign * sum((p ** 4 / 4 + p * g).sum() for p, g in zip(parameters, self.gradients[0]))
+            loss.backward()
+            return loss
+
+        for gradients in self.gradients if self.kind is not torch.optim.LBFGS else range(2):
+            if self.kind is torch.optim.LBFGS:
+                optimizer.step(closure)
+                continue
+            for p, g in zip(parameters, gradients):
+                p.grad = g.clone()
+            optimizer.step()
+        return [p.detach() for p in parameters], {}
+
+
+class Optimizers:
+    """The part of an optimizer's entry in the database that one_module() reads."""
+
+    def __init__(self, info):
+        self.info, self.name, self.formatted_name = info, "optim." + info.optim_cls.__name__, info.optim_cls.__name__
+
+    def cases(self, counts, limit):
+        torch.manual_seed(1)
+        inputs = self.info.optim_inputs_func(device="cpu")[:limit]
+        return [OptimizerCase(self.info.optim_cls, i, given.kwargs) for i, given in enumerate(inputs)]
+
+
 def cases_of(info, counts, limit):
     cases = []
     for training in (True, False):
@@ -66,7 +112,7 @@ def cases_of(info, counts, limit):
 
 
 def one_module(info, program, counts, limit):
-    cases = cases_of(info, counts, limit)
+    cases = info.cases(counts, limit) if isinstance(info, Optimizers) else cases_of(info, counts, limit)
     if not cases:
         return
     actual, errors, crash = run(program, cases)
@@ -99,7 +145,7 @@ def main():
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     known = set(subprocess.run([args.program, "--list"], capture_output=True, text=True, check=True).stdout.split())
-    infos = [info for info in module_db if not re.fullmatch(MODULES_OUT, info.name) and re.search(args.only, info.name)]
+    infos = [info for info in [*module_db, *map(Optimizers, optim_db)] if not re.fullmatch(MODULES_OUT, info.name) and re.search(args.only, info.name)]
     counts = Counts(args.verbose)
     for info in infos:
         if info.name in known:
@@ -107,7 +153,7 @@ def main():
     missing = [info.name for info in infos if info.name not in known]
     bad = ["CRASH", "DIFFERS", "REFUSED"]
     counts.print(bad + ["unlike", "reason"] * args.verbose)
-    print(f"layers of {len(infos)} in scope: {len(infos) - len(missing)}; missing: {' '.join(missing)}")
+    print(f"layers and optimizers of {len(infos)} in scope: {len(infos) - len(missing)}; missing: {' '.join(missing)}")
     print(", ".join(f"{counts[kind]} {kind}" for kind in ["equal", "reason", "unlike"] + bad))
     sys.exit(any(counts[kind] for kind in bad))
 

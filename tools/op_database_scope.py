@@ -69,5 +69,5 @@ def within_reason(name, line, dtype, error, problem):
     return None
 
 
-# Layers that are left out: no layer of unknown sizes, no fractional or power-average pools, and what is one expression.
-MODULES_OUT = r"nn\.(Lazy.*|Fractional.*|LPPool.*|LinearCrossEntropyLoss|Softmax2d|Tanhshrink)"
+# Layers and optimizers that are left out: no sparse gradients, no layer of unknown sizes, no fractional or power-average pools, and what is one expression.
+MODULES_OUT = r"nn\.(Lazy.*|Fractional.*|LPPool.*|LinearCrossEntropyLoss|Softmax2d)|optim\.SparseAdam"

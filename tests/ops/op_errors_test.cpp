@@ -38,9 +38,9 @@ const Bad bad[] = {
     {[] { clamp(f({2}), 2, 1); }, ErrorKind::value, "clamp:", "2"},
     {[] { where(f({2}), f({2}), f({2})); }, ErrorKind::dtype, "where:", "boolean"},
     {[] {
-         masked_fill(f({2}), zeros({3, 2}, {.dtype = boolean}), 0);
+         masked_fill(f({2}), zeros({3}, {.dtype = boolean}), 0);
      },
-     ErrorKind::shape, "masked_fill:", "[3, 2]"},
+     ErrorKind::shape, "masked_fill:", "[3]"},
     {[] {
          matmul(f({2, 3}), f({4, 5}));
      },
@@ -257,6 +257,7 @@ TEST_CASE("scalars and 0-dim tensors leave 16 bit as it is", "[dtypes]") {
     }
     const Tensor mask = ones({2}, {.dtype = boolean});
     CHECK(doubles(masked_fill(h, mask, -1e9)) == Values{-65504, -65504});
+    CHECK(masked_fill(h, mask.expand({3, 2}), -1e9).shape() == Shape{3, 2});  // x broadcasts, too
     CHECK(doubles(masked_fill(h.to(bfloat16), mask, 1e39))[0] == 0x1.FEp127);
     CHECK(std::isinf(doubles(masked_fill(h, mask, -INFINITY))[0]));
     CHECK(doubles(masked_fill(h.to(float32), mask, -1e9)) == Values{-1e9, -1e9});

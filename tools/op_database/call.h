@@ -92,6 +92,7 @@ using Table = std::map<std::string, Run>;
 [[nodiscard]] Table images();
 [[nodiscard]] Table layers();  // by "nn." and their names
 [[nodiscard]] Table sequence_layers();
+[[nodiscard]] Table optimizers();  // by "optim." and their names
 
 // PyTorch has channels and classes in dimension 1, mezzo in the last.
 [[nodiscard]] Tensor channels_last(Tensor x);

@@ -55,10 +55,10 @@ Table of_schema() {
     UNARY(log10)
     UNARY(tan)
     UNARY(asin)
-    UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(asinh) UNARY(acosh) UNARY(atanh) UNARY(erfc)
-        UNARY(erfinv) UNARY(lgamma) UNARY(digamma) UNARY(selu) UNARY(relu6) UNARY(hardsigmoid)
-            UNARY(hardswish) UNARY(logsigmoid) UNARY(isfinite) UNARY(isnan) UNARY(isinf)
-                UNARY(logical_not) return table;
+    UNARY(acos)
+    UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(asinh) UNARY(acosh) UNARY(atanh) UNARY(erfc) UNARY(erfinv)
+        UNARY(lgamma) UNARY(digamma) UNARY(selu) UNARY(relu6) UNARY(hardsigmoid) UNARY(hardswish)
+            UNARY(logsigmoid) UNARY(isfinite) UNARY(isnan) UNARY(isinf) UNARY(logical_not) return table;
 }
 
 // Quotients, which have a mode of rounding.

@@ -24,8 +24,8 @@ namespace {
 const Table& table() {
     static const Table all = [] {
         Table joined;
-        for (const Table& family :
-             {elementwise(), reductions(), shapes(), indexing(), networks(), images(), layers()})
+        for (const Table& family : {elementwise(), reductions(), shapes(), indexing(), networks(), images(),
+                                    layers(), optimizers()})
             joined.insert(family.begin(), family.end());
         return joined;
     }();
