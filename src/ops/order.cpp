@@ -131,14 +131,18 @@ Sorted median(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
     });
 }
 
-// max() of the elements that equal the median, because its gradient is shared by them.
+// The mean of the elements that equal the median, because its gradient is shared by them.
 Tensor median(const Tensor& x) {
     const CompositeOp here("median");
     check_defined("median", x);
     check(x.numel() > 0, ErrorKind::shape, "median: ", x.shape(), " is empty");
     const Tensor all = x.reshape({x.numel()}), value = gather(all, 0, middle_of(all, 0)).reshape({});
     if (!is_floating(x.dtype()) || !recording(x)) return value;
-    return max(masked_fill(all, ne(all, value.detach()), -INFINITY));
+    const Tensor same = logical_or(eq(all, value.detach()), logical_and(isnan(all), isnan(value.detach())));
+    const Tensor sum_of_equal = sum(cast(masked_fill(all, logical_not(same), 0), float64));
+    const Tensor mean = cast(sum_of_equal / cast(sum(same), float64), x.dtype());
+    // The mean may be off by a rounding: its history is added to the value. That of infinities is exact.
+    return where(isfinite(value), value.detach() + (mean - mean.detach()), mean);
 }
 
 Sorted mode(const Tensor& x, std::int64_t dim, KeepdimOptions options) {

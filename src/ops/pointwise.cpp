@@ -161,7 +161,12 @@ Tensor isclose(const Tensor& given_a, const Tensor& given_b, IsCloseOptions opti
     check(options.rtol >= 0 && options.atol >= 0, ErrorKind::value, "isclose: rtol ", options.rtol,
           " and atol ", options.atol, "; neither may be negative");
     const Tensor a = cast(given_a.detach(), float64), b = cast(given_b.detach(), float64);
-    const Tensor apart = abs(a - b), near = le(apart, options.atol + options.rtol * abs(b));
+    Tensor apart = abs(a - b);
+    if (!is_floating(given_a.dtype()) && !is_floating(given_b.dtype())) {  // exact beyond 2^53, too
+        const Tensor x = cast(given_a.detach(), int64), y = cast(given_b.detach(), int64);
+        apart = where(ne(lt(x, 0), lt(y, 0)), apart, cast(where(ge(x, y), x - y, y - x), float64));
+    }
+    const Tensor near = le(apart, options.atol + options.rtol * abs(b));
     const Tensor close = logical_or(eq(given_a, given_b), logical_and(isfinite(apart), near));
     return options.equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;
 }

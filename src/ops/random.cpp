@@ -46,12 +46,17 @@ Tensor exponential(const Shape& shape, double lambda, TensorOptions options) {
     check(lambda > 0, ErrorKind::value, "exponential: lambda is ", lambda, "; it must be positive");
     check(is_floating(options.dtype), ErrorKind::dtype, "exponential: the dtype ", options.dtype,
           " is not floating");
+    // The least numbers, for results that underflow.
+    const double least = options.dtype == float16    ? 0x1p-24
+                         : options.dtype == bfloat16 ? 0x1p-133
+                         : options.dtype == float32  ? 0x1p-149
+                                                     : 0x1p-1074;
     Tensor y;
     {
         const NoGrad plain;
         const Tensor u = rand(shape, {.dtype = float64, .device = options.device});
         y = cast(log1p(-masked_fill(u, eq(u, 0.0), 0x1p-54)) / -lambda, options.dtype);
-        y = masked_fill(y, eq(y, 0.0), 0x1p-24);  // float16's least number
+        y = masked_fill(y, eq(y, 0.0), least);
     }
     if (options.requires_grad) y.set_requires_grad();
     return y;

@@ -187,7 +187,7 @@ Tensor nanmean(const Tensor& x, const Axes& axes, ReduceOptions options) {
     const CompositeOp here("nanmean");
     check_floating("nanmean", x);
     const Dtype dtype = options.explicit_dtype ? options.dtype : x.dtype();
-    const Tensor valid = cast(logical_not(isnan(x)), float32);
+    const Tensor valid = logical_not(isnan(x));
     const ReduceOptions wide{
         .keepdim = options.keepdim, .dtype = is_16bit(dtype) ? float32 : dtype, .explicit_dtype = true};
     return cast(nansum(x, axes, wide) / sum(valid, axes, {.keepdim = options.keepdim}), dtype);

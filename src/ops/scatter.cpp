@@ -7,6 +7,7 @@
 #include "core/enumerators.h"
 #include "kernels/index.h"
 #include "mezzo/index_ops.h"
+#include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/sort_ops.h"
 #include "ops/index_common.h"
@@ -19,7 +20,7 @@ TensorOptions like(const Tensor& x, Dtype dtype) { return {.dtype = dtype, .devi
 
 // How many elements of index lead to each element of x along dim.
 Tensor writes(const Tensor& x, int dim, const Tensor& index) {
-    return scatter_add(zeros(x.shape(), like(x, float32)), dim, index, ones(index.shape(), like(x, float32)));
+    return scatter_add(zeros(x.shape(), like(x, int64)), dim, index, ones(index.shape(), like(x, int64)));
 }
 // Whether any does.
 Tensor written(const Tensor& x, int dim, const Tensor& index) { return ne(writes(x, dim, index), 0); }
@@ -81,8 +82,12 @@ Tensors product_grads(const Tensor& src, const Tensor& index, const Tensor& x, i
     const Tensor s = masked_fill(src, none_src, 1), self = masked_fill(x, none_x, 1);
     const Tensor product = g * call(scatter_reduce_op, {s, index, self}, {.dim = d}, x.shape());
     const Tensor count = scatter_add(cast(none_x, float32), d, index, cast(none_src, float32));
-    const Tensor others = masked_fill(product, ne(count, 0.0), 0),
-                 of_zero = masked_fill(product, ne(count, 1.0), 0);
+    Tensor others = masked_fill(product, ne(count, 0.0), 0);
+    const Tensor of_zero = masked_fill(product, ne(count, 1.0), 0);
+    if (recording(src) || recording(x)) {  // the gradient of the others is a multiple of the 0
+        const Tensor zero = scatter_add(masked_fill(x, !none_x, 0), d, index, masked_fill(src, !none_src, 0));
+        others = where(eq(count, 1.0), product * zero, others);
+    }
     return {where(none_src, gather(of_zero, d, index), gather(others, d, index) / s), Tensor(),
             where(none_x, of_zero, others / self)};
 }
@@ -94,8 +99,11 @@ Tensors scatter_reduce_vjp(const Node& c, const kernels::ScatterReduce& at, cons
     const Tensor y = c.out().detach();
     const Tensor other_src = ne(src, gather(y, d, index)), other_x = ne(x, y);
     const Tensor ties = scatter_add(cast(!other_x, g[0].dtype()), d, index, cast(!other_src, g[0].dtype()));
-    const Tensor share = g[0] / ties;
-    return {masked_fill(gather(share, d, index), other_src, 0), Tensor(), masked_fill(share, other_x, 0)};
+    // Where the result is NaN, so is the gradient of all, so that a loss scaler sees it.
+    const Tensor undefined = isnan(y), share = masked_fill(g[0] / ties, undefined, NAN);
+    const Tensor hidden_src = logical_and(other_src, !gather(undefined, d, index));
+    return {masked_fill(gather(share, d, index), hidden_src, 0), Tensor(),
+            masked_fill(share, logical_and(other_x, !undefined), 0)};
 }
 
 // The dtype in which scatter_reduce() computes. In that of 16 bit products of two numbers keep their range.
@@ -120,9 +128,8 @@ Tensor reduced_by(const Tensor& src, const Tensor& index, const Tensor& x, int d
         const Tensor total = scatter_add(start(old, 0), d, index, values);
         if (reduction == sum) return cast(total, x.dtype());
         Tensor count = writes(x, d, index);
-        count = include_self ? count + 1 : clamp(count, 1, INFINITY);
-        if (real) return cast(total / cast(count, dtype), x.dtype());
-        return cast(floor(cast(total, float64) / cast(count, float64)), x.dtype());
+        count = include_self ? count + 1 : clamp(count, 1, Limits::max());
+        return cast(real ? total / cast(count, dtype) : div(total, count, RoundingMode::floor), x.dtype());
     }
     const Scalar lowest = real ? Scalar(-INFINITY) : Scalar(Limits::min());
     const Scalar highest = real ? Scalar(INFINITY) : Scalar(Limits::max());
@@ -266,7 +273,8 @@ Tensor masked_scatter(const Tensor& given, const Tensor& mask, const Tensor& sou
         check(needed <= source.numel(), ErrorKind::value, name, ": the mask holds for ", needed,
               " elements, and source has ", source.numel());
     }
-    if (source.numel() == 0 || x.numel() == 0) return x.clone();
+    if (x.numel() == 0) return x.clone();
+    if (source.numel() == 0) return masked_fill(x, mask, is_floating(x.dtype()) ? Scalar(NAN) : Scalar(0));
     const Tensor index = masked_fill(cumsum(hit, 0) - 1, !hit, 0);
     const Tensor values = index_select(source.reshape({source.numel()}), 0, index);
     return where(hit.reshape(shape), values.reshape(shape), x);

@@ -103,19 +103,21 @@ const Op<Formula> erfinv_op{{.name = "erfinv", .cast = CastPolicy::fp32}, nullpt
 
 const Op<Formula> lgamma_op{{.name = "lgamma"}, nullptr, [](In in) -> Tensors {
                                 const Tensor x = doubled(in[0]);
-                                return {where(isinf(x), INFINITY, lgamma_of(x))};
+                                const Tensor infinite = isinf(x);  // its logarithm is as infinite
+                                return {where(infinite, abs(x), lgamma_of(masked_fill(x, infinite, 1)))};
                             }};
 
 const Op<Formula> digamma_op{
     {.name = "digamma"}, nullptr, [](In in) -> Tensors { return {digamma_of(doubled(in[0]))}; }};
 
 // The larger one plus log(1 + e^(smaller - larger)). where() instead of maximum() and abs(), whose second
-// derivatives at equal numbers would be wrong. An infinity is the result, and its difference may be NaN.
+// derivatives at equal numbers would be wrong. The difference of equal infinities would be NaN.
 const Op<Formula> logaddexp_op{
     {.name = "logaddexp", .result = ResultDtype::promoted}, nullptr, [](In in) -> Tensors {
         const Tensor &a = in[0], &b = in[1], first = ge(a, b);
         const Tensor larger = where(first, a, b), smaller = where(first, b, a);
-        return {larger + softplus(masked_fill(smaller - larger, isinf(larger), 0))};
+        const Tensor equal = logical_and(isinf(larger), eq(a, b));
+        return {larger + softplus(masked_fill(smaller - larger, equal, 0))};
     }};
 
 // Divided by the larger one, a constant for the gradient, which does not depend on it. An infinity wins over

@@ -233,3 +233,9 @@ TEST_CASE("ctc_loss refuses what does not fit", "[ops][loss][ctc][errors]") {
         g.square().sum().backward();
     });
 }
+
+TEST_CASE("ctc_loss: NaN is not lost", "[ops][loss][ctc]") {
+    const Tensor x = tensor_of({-INFINITY, NAN}, {1, 1, 2}, float64);
+    for (const bool zero : {false, true})
+        CHECK(std::isnan(ctc_loss(x, of({1}), {1}, {1}, {.zero_infinity = zero}).item<double>()));
+}

@@ -341,3 +341,28 @@ TEST_CASE("take_along_dim broadcasts and counts negative indices from the end", 
         CHECK(doubles(x.take_along_dim(x.argsort(1, {.descending = true}), 1)) == Values{2, 1, 0, 5, 4, 3});
     }
 }
+
+TEST_CASE("scatter_reduce: means of large integers, and NaN", "[ops][index]") {
+    for (const Device device : devices()) {
+        const std::int64_t big = (std::int64_t(1) << 60) + 1;
+        const Tensor mean = scatter_reduce(zeros({1}, {.dtype = int64, .device = device}), 0, of({0}, device),
+                                           Tensor::from(std::vector<std::int64_t>{big}, {1}).to(device),
+                                           ScatterReduction::mean, {.include_self = false});
+        CHECK(mean.item<std::int64_t>() == big);
+        const Tensor src = tensor_of({NAN, 3}, {2}, float32, device).set_requires_grad();
+        const Tensor y = scatter_reduce(zeros({1}, {.device = device}), 0, of({0, 0}, device), src,
+                                        ScatterReduction::amax);
+        CHECK(std::isnan(y.item<double>()));
+        y.sum().backward();
+        for (const double g : doubles(src.grad())) CHECK(std::isnan(g));  // as that of max()
+    }
+}
+
+TEST_CASE("scatter_reduce: second derivatives of products with a 0", "[ops][index]") {
+    const Tensor src = tensor_of({0, 3}, {2}, float64).set_requires_grad();
+    const Tensor y =
+        scatter_reduce(ones({1}, {.dtype = float64}), 0, of({0, 0}), src, ScatterReduction::prod);
+    const Tensor first = autograd::grad({y.sum()}, {src}, {.create_graph = true})[0];
+    CHECK(doubles(first) == Values{3, 0});
+    CHECK(doubles(autograd::grad({first.sum()}, {src})[0]) == Values{1, 1});
+}

@@ -277,3 +277,43 @@ TEST_CASE("errors of activations", "[math_families]") {
     CHECK(error_of([] { hypot(ones({2}), ones({3})); }) == ErrorKind::shape);
     CHECK(error_of([] { lgamma(Tensor()); }) == ErrorKind::value);
 }
+
+TEST_CASE("median of all: one value and gradient, recorded or not", "[math_families]") {
+    const auto of_all = [](const Tensor& x) { return median(x); };
+    const Tensor spoilt = of({1, NAN, 3});
+    CHECK(std::isnan(median(spoilt).item<double>()));
+    CHECK(std::isnan(median(spoilt.clone().set_requires_grad()).item<double>()));
+    CHECK(gradient(of_all, spoilt) == Doubles{0, 1, 0});
+    CHECK(gradient(of_all, of({-inf, -inf, 3})) == Doubles{0.5, 0.5, 0});
+    CHECK(median(of({-inf, -inf, 3}).set_requires_grad()).item<double>() == -inf);
+    for (const double value :
+         {0.1, 1.0 / 3, -2e300}) {  // a sum of three, divided by three, may be another number
+        const Tensor x = of({value, value, value, 5e300, -5e300});
+        CHECK(median(x.set_requires_grad()).item<double>() == value);
+    }
+}
+
+TEST_CASE("NaN is not lost beside infinities", "[math_families]") {
+    for (const double other : {inf, -inf, 1.0}) {
+        CHECK(std::isnan(doubles(logaddexp(of({NAN}), of({other})))[0]));
+        CHECK(std::isnan(doubles(logaddexp(of({other}), of({NAN})))[0]));
+    }
+    CHECK(doubles(logaddexp(of({inf, -inf, inf}), of({inf, -inf, -inf}))) == Doubles{inf, -inf, inf});
+    for (const double y : doubles(logcumsumexp(of({NAN, -inf, inf, 1}), 0))) CHECK(std::isnan(y));
+    CHECK(gradient([](const Tensor& x) { return lgamma(x); }, of({inf})) == Doubles{1});
+}
+
+TEST_CASE("integers beyond 2^53 are compared exactly", "[math_families]") {
+    const std::int64_t big = std::int64_t(1) << 53;
+    const auto close = [](const Integers& a, const Integers& b, const IsCloseOptions& options) {
+        return doubles(isclose(whole(a), whole(b), options));
+    };
+    CHECK(close({big + 1, big, -big - 1}, {big, big, -big}, {.rtol = 0, .atol = 0}) == Doubles{0, 1, 0});
+    CHECK(close({most, least}, {most - 401, least + 1}, {.rtol = 0, .atol = 1}) == Doubles{0, 1});
+    CHECK(close({most, -1}, {least, 1}, {.rtol = 0, .atol = 2}) == Doubles{0, 1});
+}
+
+TEST_CASE("exponential draws do not vanish", "[math_families]") {
+    CHECK(doubles(exponential({3}, 1e60)) == Doubles{0x1p-149, 0x1p-149, 0x1p-149});
+    CHECK(doubles(exponential({1}, 1e60, {.dtype = float16})) == Doubles{0x1p-24});
+}

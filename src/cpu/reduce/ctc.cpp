@@ -31,7 +31,8 @@ const std::int64_t* integers(const Tensor& x) {
 double log_sum(double a, double b, double c) {
     if (b > a) std::swap(a, b);
     if (c > a) std::swap(a, c);
-    return a == -infinity ? a : a + std::log(1 + std::exp(b - a) + std::exp(c - a));
+    if (a == -infinity) return a + b + c;  // NaN, if one of them is
+    return a + std::log(1 + std::exp(b - a) + std::exp(c - a));
 }
 
 // The inputs of the losses, checked.
