@@ -44,7 +44,7 @@ namespace mezzo {
 [[nodiscard]] Tensor erfc(const Tensor& x);
 // The inverse of erf(); infinite at -1 and 1.
 [[nodiscard]] Tensor erfinv(const Tensor& x);
-// ln |Gamma(x)|; infinite at 0, -1, -2, ... Near its zeros at 1 and 2 the error is absolute, 3e-15 in float64.
+// ln |Gamma(x)|; infinite at 0, -1, -2, ... The error at its zeros, 1 and 2, is absolute: 3e-15 in float64.
 [[nodiscard]] Tensor lgamma(const Tensor& x);
 // The derivative of ln Gamma(x); NaN at -1, -2, ..., -infinity at 0 and infinity at -0.
 [[nodiscard]] Tensor digamma(const Tensor& x);
@@ -80,8 +80,8 @@ struct NanToNumOptions {
 // x where it is finite, numbers instead of NaN and infinities; the gradient of those is 0.
 [[nodiscard]] Tensor nan_to_num(const Tensor& x, const NanToNumOptions& options = {});
 
-// Division rounded towards 0, or down to the next integer. Two integers give an integer; by 0 they are an error for
-// a number, and 0 for a tensor. Not differentiable.
+// Division rounded towards 0, or down to the next integer. Two integers give an integer; by 0 they are an
+// error for a number, and 0 for a tensor. Not differentiable.
 enum class RoundingMode : std::uint8_t { trunc, floor };
 [[nodiscard]] Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding);
 [[nodiscard]] Tensor div(const Tensor& a, Scalar b, RoundingMode rounding);
@@ -96,7 +96,7 @@ enum class RoundingMode : std::uint8_t { trunc, floor };
 [[nodiscard]] Tensor logaddexp(const Tensor& a, const Tensor& b);
 // sqrt(a^2 + b^2), computed without leaving the range of the dtype; floating. The gradient at 0 is 0.
 [[nodiscard]] Tensor hypot(const Tensor& a, const Tensor& b);
-// a log(b), and 0 where a is 0 unless b is NaN. Integers are converted to the floating dtype beside them, or to
+// a log(b), and 0 where a is 0 unless b is NaN. Integers are converted to the dtype of the other one, two to
 // float32.
 [[nodiscard]] Tensor xlogy(const Tensor& a, const Tensor& b);
 

@@ -99,7 +99,7 @@ Tensors scatter_reduce_vjp(const Node& c, const kernels::ScatterReduce& at, cons
     const Tensor y = c.out().detach();
     const Tensor other_src = ne(src, gather(y, d, index)), other_x = ne(x, y);
     const Tensor ties = scatter_add(cast(!other_x, g[0].dtype()), d, index, cast(!other_src, g[0].dtype()));
-    // Where the result is NaN, so is the gradient of all, so that a loss scaler sees it.
+    // A result that is NaN has NaN gradients, so that a loss scaler sees it.
     const Tensor undefined = isnan(y), share = masked_fill(g[0] / ties, undefined, NAN);
     const Tensor hidden_src = logical_and(other_src, !gather(undefined, d, index));
     return {masked_fill(gather(share, d, index), hidden_src, 0), Tensor(),
