@@ -14,6 +14,7 @@ import warnings
 import torch
 from op_database import Case, Counts, Unsupported, difference, flat, run, waves
 from op_database_scope import MODULES_OUT, within_reason
+from ranges import COUNT
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 
@@ -140,7 +141,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path, help="build/tools/op_database")
     parser.add_argument("--only", default="", help="names with this regular expression")
-    parser.add_argument("--limit", type=int, default=200, help="inputs of a layer")
+    parser.add_argument("--limit", type=COUNT, default=200, help="inputs of a layer")
     parser.add_argument("--verbose", action="store_true", help="with the arguments, and what is not compared")
     args = parser.parse_args()
     warnings.simplefilter("ignore")

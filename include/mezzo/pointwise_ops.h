@@ -5,7 +5,7 @@
 //   y = lerp(x, y, 0.25);  // x + 0.25 (y - x)
 //   y = swiglu(matmul(x, weight));
 //   y = nan_to_num(log2(x), {.neginf = 0});
-//   const Tensor pages = div(items + 99, 100, RoundingMode::floor);
+//   y = div(x, 2, RoundingMode::floor);
 #pragma once
 
 #include <cstdint>
