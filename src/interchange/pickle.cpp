@@ -117,6 +117,8 @@ std::vector<Unpickler::Node> Unpickler::pop_marked() {
 
 std::uint32_t Unpickler::load() {
     while (true) {
+        require(stack_.size() + marks_.size() + memo_.size() < most_nodes,
+                "the stack and the memo of the pickle have more than 20 million values");
         op_at_ = source_.position();
         const auto op = static_cast<unsigned char>(source_.take(1)[0]);
         if (op == '.') break;  // STOP
@@ -131,6 +133,7 @@ std::uint32_t Unpickler::load() {
         }
     }
     require(stack_.size() == 1 && marks_.empty(), "the pickle ends with more or less than one value");
+    check_tensors();
     return stack_.back();
 }
 

@@ -147,6 +147,7 @@ private:
     std::int64_t natural(Node node, const char* what) const;
     std::string latin1(std::string_view text) const;
     bool has_extent(const PickleTensor& tensor) const;
+    void check_tensors();
 
     PickleTree& tree_;
     PickleSource& source_;

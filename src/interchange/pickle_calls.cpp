@@ -187,13 +187,21 @@ Unpickler::Node Unpickler::rebuild_tensor(const std::vector<Node>& given, bool o
     tensor.strides = given[3];
     require(has_extent(tensor), "a tensor with sizes and strides that do not fit its storage");
     const std::size_t metadata = own_dtype ? 7 : 6;
-    if (tree_.list(tensor.sizes).size() > std::size_t(max_dims))
-        tensor.unreadable = "a tensor of more than 8 dimensions";
     if (given.size() > metadata && tree_[given[metadata]].kind == PickleKind::dict &&
         !tree_.dicts[std::size_t(tree_[given[metadata]].number)].empty())
         tensor.unreadable = "a conjugated or negated view";
     tree_.tensors.push_back(tensor);
     return add(PickleKind::tensor, std::int64_t(tree_.tensors.size() - 1));
+}
+
+// Checks the tensors once more at the end: the lists of sizes and strides may grow after the call.
+void Unpickler::check_tensors() {
+    for (PickleTensor& tensor : tree_.tensors) {
+        if (tensor.type == nullptr) continue;  // unreadable, without sizes
+        require(has_extent(tensor), "a tensor with sizes and strides that do not fit its storage");
+        if (tree_.list(tensor.sizes).size() > std::size_t(max_dims) && *tensor.unreadable == '\0')
+            tensor.unreadable = "a tensor of more than 8 dimensions";
+    }
 }
 
 }  // namespace mezzo::io

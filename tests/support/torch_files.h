@@ -59,6 +59,7 @@ public:
         global("torch._utils", "_rebuild_tensor_v2").op("(").storage(type, key, elements).integer(offset);
         return sizes(shape).sizes(strides).op("\x89").global("collections", "OrderedDict").op(")RtR");
     }
+    const std::string& ops() const { return ops_; }
     std::string str() const { return "\x80\x02" + ops_ + "."; }
 
 private:
