@@ -245,13 +245,15 @@ struct PytorchNode {
     }
     // The value under a name of names(), or null.
     const std::uint32_t* find(std::string_view name) const {
-        const std::uint32_t* number = nullptr;
-        for (const auto& [key, entry] : entries()) {
-            const PickleNode& own = tree()[key];
-            if (own.kind == PickleKind::string && tree().text(key) == name) return &entry;
-            if (own.kind == PickleKind::integer && std::to_string(own.number) == name) number = &entry;
+        const std::uint32_t* other = nullptr;  // a string is preferred
+        for (std::size_t i = 0; i < entries().size(); ++i) {
+            const auto& [key, entry] = entries()[i];
+            const bool is_string = tree()[key].kind == PickleKind::string;
+            if (is_string ? tree().text(key) != name : key_name(tree(), key, i) != name) continue;
+            if (is_string) return &entry;
+            other = &entry;
         }
-        return number;
+        return other;
     }
 };
 

@@ -76,9 +76,13 @@ void PytorchFile::open_archive() {
     std::vector<ZipMember> members = zip_members(where, file);
     const auto pickle = std::find_if(members.begin(), members.end(),
                                      [](const ZipMember& m) { return m.name.ends_with("/data.pkl"); });
-    check(pickle != members.end(), ErrorKind::io, where,
-          ": this archive has no member data.pkl, so torch.save() has not written it; it is ",
-          file_kind(begin_of_file(file)));
+    if (pickle == members.end()) {
+        const std::string kind = file_kind(begin_of_file(file));
+        const std::string missing = ": this archive has no member data.pkl, ";
+        check(!kind.starts_with("a PyTorch file"), ErrorKind::io, where, missing,
+              "as one of torch.save() that broke off");
+        fail(ErrorKind::io, where, missing, "so torch.save() has not written it; it is ", kind);
+    }
     const std::string folder = pickle->name.substr(0, pickle->name.size() - 8);
     check(find(members, folder + "constants.pkl") == nullptr, ErrorKind::io, where,
           ": it is a TorchScript archive of torch.jit.save(), with code; in Python save its weights with "

@@ -135,6 +135,25 @@ TEST_CASE("pytorch files: a checkpoint with values of all kinds", "[io]") {
     CHECK_THROWS_WITH(run["list"]["a"], Contains("it is a list, not a dict"));
 }
 
+TEST_CASE("pytorch files: every name of names() is found", "[io]") {
+    const test::Folder folder;
+    // {True: 1, None: 2, 1.5: 3, (): 4, 7: 5, "7": 6}
+    const io::PytorchValue file = loaded(
+        folder, torch_archive("\x80\x02}(\x88K\x01NK\x02G\x3f\xf8\0\0\0\0\0\0K\x03)K\x04K\x07K\x05U\x01"
+                              "7K\x06u."s,
+                              {}));
+    const std::vector<std::string> names = file.names();
+    CHECK(names == std::vector<std::string>{"True", "None", "1.5", "#3", "7", "7"});
+    std::vector<std::int64_t> values;
+    for (const std::string& name : names) {
+        CHECK(file.contains(name));
+        values.push_back(file.contains(name) ? file[name].integer() : 0);
+    }
+    CHECK(values == std::vector<std::int64_t>{1, 2, 3, 4, 6, 6});
+    CHECK(file[7].integer() == 5);
+    CHECK_FALSE(file.contains("#4"));
+}
+
 TEST_CASE("pytorch files: dtypes", "[io]") {
     const test::Folder folder;
     struct Line {
@@ -413,6 +432,8 @@ TEST_CASE("pytorch files: files of other formats are named", "[io]") {
     CHECK_THAT(error_of(folder, test::zip_archive({{"m/data.pkl", "\x80\x02N."}, {"m/constants.pkl", ""}})),
                Contains("TorchScript"));
     CHECK_THAT(error_of(folder, test::zip_archive({{"a.npy", ""}})), Contains("load_npz"));
+    CHECK_THAT(error_of(folder, test::zip_archive({{"m/version", "3\n"}})),
+               Contains("no member data.pkl") && Contains("broke off"));
     CHECK_THAT(error_of(folder, "version https://git-lfs.github.com/spec/v1\n"), Contains("git lfs pull"));
     CHECK_THAT(error_of(folder, ""), Contains("torch.save() has not written"));
     CHECK_THAT(error_of(folder, "\x01\x02\x03\x04"), Contains("torch.save() has not written"));

@@ -50,7 +50,8 @@ public:
     // Number of entries of a list or dict. This function and those below throw Error(value) for a value of
     // another kind.
     [[nodiscard]] std::int64_t size() const;
-    // Names of a dict's entries, in the file's order. An integer key is a name in decimal, also below.
+    // Names of a dict's entries, in the file's order. A number, True, False and None are names as Python
+    // prints them, a key of another kind "#" and the number of its entry, also below.
     [[nodiscard]] std::vector<std::string> names() const;
     // Whether a dict has this name.
     [[nodiscard]] bool contains(std::string_view name) const;
