@@ -88,12 +88,6 @@ public:
     const char* type_name() const override { return "BatchNorm2d"; }
 };
 
-// Makes the running statistics of all batch norms in `net` the means over the batches of one pass: pass()
-// calls `net` with each of them. It runs in training mode and without gradients; momentum and modes are as
-// before afterwards, also if pass() throws. For weights that are not those of the training, such as those of
-// optim::AveragedModel::copy_to().
-void update_bn(Module& net, const autograd::Callback<void()>& pass);
-
 // batch_norm of volumes [N, D, H, W, C].
 class BatchNorm3d : public BatchNorm {
 public:
@@ -103,6 +97,12 @@ public:
     [[nodiscard]] Tensor operator()(const Tensor& x, const BatchNormCall& also = {}) const;
     const char* type_name() const override { return "BatchNorm3d"; }
 };
+
+// Makes the running statistics of all batch norms in `net` the means over the batches of one pass: pass()
+// calls `net` with each of them. It runs in training mode and without gradients; momentum and modes are as
+// before afterwards, also if pass() throws. For weights that are not those of the training, such as those of
+// optim::AveragedModel::copy_to().
+void update_bn(Module& net, const autograd::Callback<void()>& pass);
 
 struct InstanceNormLayerOptions {
     double eps = 1e-5;

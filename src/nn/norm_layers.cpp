@@ -74,11 +74,19 @@ Tensor BatchNorm2d::operator()(const Tensor& x, const BatchNormCall& also) const
     return with_hooks([&](const Tensor& in) { return normalised(in, also); }, x);
 }
 
+Tensor BatchNorm3d::operator()(const Tensor& x, const BatchNormCall& also) const {
+    const ModuleScope here(*this);
+    check(x.dim() == 5, ErrorKind::shape, "BatchNorm3d: input ", x.shape(),
+          " is not [batch, depth, height, width, channels]");
+    return with_hooks([&](const Tensor& in) { return normalised(in, also); }, x);
+}
+
 void update_bn(Module& net, const autograd::Callback<void()>& pass) {
     // Batch norms whose momentum is cumulative_average for the time of the pass.
     struct Averaging {
         ~Averaging() {
-            for (const auto& [norm, momentum] : norms) norm->momentum = momentum;
+            // In reverse: a norm that occurs twice has its own momentum in the first entry.
+            for (auto it = norms.rbegin(); it != norms.rend(); ++it) it->first->momentum = it->second;
         }
         std::vector<std::pair<BatchNorm*, double>> norms;
     } averaging;
@@ -96,13 +104,6 @@ void update_bn(Module& net, const autograd::Callback<void()>& pass) {
     const EvalMode modes(net);  // restores them
     net.train();
     pass();
-}
-
-Tensor BatchNorm3d::operator()(const Tensor& x, const BatchNormCall& also) const {
-    const ModuleScope here(*this);
-    check(x.dim() == 5, ErrorKind::shape, "BatchNorm3d: input ", x.shape(),
-          " is not [batch, depth, height, width, channels]");
-    return with_hooks([&](const Tensor& in) { return normalised(in, also); }, x);
 }
 
 InstanceNorm::InstanceNorm(const char* module, std::int64_t features, const InstanceNormLayerOptions& options)

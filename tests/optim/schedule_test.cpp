@@ -337,3 +337,12 @@ TEST_CASE("update_bn: running statistics of a pass over the data", "[optim]") {
     CHECK(net.to_string().find("momentum=0.3") != std::string::npos);
     CHECK_FALSE(net.training());
 }
+
+TEST_CASE("update_bn: the momentum of a batch norm that occurs twice comes back", "[optim]") {
+    const nn::Sequential norm(nn::BatchNorm1d(3, {.momentum = 0.3}));  // copies share the module
+    nn::Sequential net(nn::Linear(3, 3), norm, norm);
+    const Tensor x = randn({8, 3});
+    nn::update_bn(net, [&] { (void)net(x); });
+    CHECK(norm.at<nn::BatchNorm1d>(0).momentum == 0.3);
+    CHECK(norm.at<nn::BatchNorm1d>(0).num_batches_tracked.item<double>() == 2);
+}
