@@ -88,11 +88,15 @@ public:
     Parametrized(M layer, P parametrization)
         : M(std::move(layer)), parametrization_(std::move(parametrization)) {}
 
-    // The layer with the weight as computed, of one or several tensors.
+    // The layer with the weight as computed, of one or several tensors, or of a tensor and other arguments,
+    // such as an output_size.
     template <class... T>
-    requires(std::is_invocable_r_v<Tensor, const M&, const T&...>) [[nodiscard]] Tensor operator()(
-        const T&... inputs) const {
-        return this->with_hooks([this](const T&... x) { return computed()(x...); }, inputs...);
+    requires(std::is_invocable_r_v<Tensor, const M&, const Tensor&, const T&...>) [[nodiscard]] Tensor
+    operator()(const Tensor& input, const T&... more) const {
+        if constexpr ((std::is_base_of_v<Tensor, T> && ...))
+            return this->with_hooks([this](const auto&... x) { return computed()(x...); }, input, more...);
+        else
+            return this->with_hooks([&](const Tensor& x) { return computed()(x, more...); }, input);
     }
     // The weight that calls use; with history if gradients are on. In training mode it counts as a call.
     [[nodiscard]] Tensor weight() const { return parametrization_(*this, M::weight, this->training()); }
@@ -100,6 +104,7 @@ public:
     [[nodiscard]] M remove_parametrizations() const {
         M layer(*this);
         layer.weight = Parameter(parametrization_(*this, M::weight, false).detach());
+        layer.weight.set_requires_grad(M::weight.requires_grad());
         return layer;
     }
 

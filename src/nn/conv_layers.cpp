@@ -91,7 +91,7 @@ std::string describe_conv(const ConvNumbers& c, bool bias) {
 }
 
 Tensor channels_second(std::string_view field, const Tensor& tensor) {
-    if (field != "weight") return tensor;
+    if (field != "weight" || tensor.dim() < 3) return tensor;
     Axes order{0, tensor.dim() - 1};
     for (int d = 1; d + 1 < tensor.dim(); ++d) order.push_back(d);
     return tensor.permute(order);

@@ -37,6 +37,7 @@ std::int64_t detail::own_dim(const Module& layer, const Tensor& weight, std::int
 WeightNormParametrization::WeightNormParametrization(const Tensor& weight, std::int64_t dim) : dim_(dim) {
     const NoGrad plain;
     original0_ = Parameter(norm_except(weight.detach(), dim_));
+    original0_.set_requires_grad(weight.requires_grad());
 }
 
 Tensor WeightNormParametrization::operator()(const Module&, const Tensor& original, bool) const {

@@ -118,3 +118,22 @@ TEST_CASE("parametrized layers: hooks and errors", "[parametrizations]") {
     CHECK_THROWS_WITH(nn::spectral_norm(nn::Linear(2, 2), {.n_power_iterations = 0}), Contains("positive"));
     CHECK_THROWS_WITH(nn::spectral_norm(nn::Linear(0, 2)), Contains("empty"));
 }
+
+TEST_CASE("weight_norm of a whole convolution has a state_dict, a frozen layer stays frozen",
+          "[parametrizations]") {
+    const auto conv = nn::weight_norm(nn::Conv2d(3, 2, 3), -1);
+    auto other = nn::weight_norm(nn::Conv2d(3, 2, 3), -1);
+    CHECK(conv.state_dict().at("parametrizations.weight.original0").shape() == Shape{});
+    other.load_state_dict(conv.state_dict());
+    const Tensor image = leaf({2, 5, 4, 3}, 0.5).to(float32);
+    CHECK(doubles(other(image)) == doubles(conv(image)));
+    for (const bool trained : {true, false}) {
+        nn::Linear layer(2, 2);
+        layer.weight.set_requires_grad(trained);
+        const auto norm = nn::weight_norm(layer);
+        for (const auto& [name, p] : norm.named_parameters())
+            CHECK(p.requires_grad() == (trained || name == "bias"));
+        CHECK(norm.remove_parametrizations().weight.requires_grad() == trained);
+        CHECK(nn::spectral_norm(layer).remove_parametrizations().weight.requires_grad() == trained);
+    }
+}
