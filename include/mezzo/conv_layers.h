@@ -34,7 +34,7 @@ struct ConvNumbers {
 // Checks the options and makes the parameters; without bias that stays undefined.
 void start_conv(const ConvNumbers& conv, Parameter& weight, Parameter* bias, const TensorOptions& options);
 std::string describe_conv(const ConvNumbers& conv, bool bias);
-// The weight with its last dimension second; other fields as they are.
+// The weight with its last dimension second; other fields, and those of fewer dimensions, as they are.
 Tensor channels_second(std::string_view field, const Tensor& tensor);
 // x with the layer's padding around it.
 Tensor padded_for(const ConvNumbers& conv, const Tensor& x);
@@ -70,11 +70,14 @@ void fit_output(ConvNumbers& conv, const Tensor& x, const AxisNumbers& size);
             detail::start_conv(numbers(), weight, options.bias ? &bias : nullptr,                          \
                                {.dtype = options.dtype, .device = options.device});                        \
         }                                                                                                  \
-        [[nodiscard]] Tensor operator()(const Tensor& x) const {                                           \
-            if (padding_mode != PadMode::constant)                                                         \
-                return function(detail::padded_for(numbers(), x), weight, bias,                            \
-                                {stride, 0, dilation, groups});                                            \
-            return function(x, weight, bias, {stride, padding, dilation, groups});                         \
+        [[nodiscard]] Tensor operator()(const Tensor& input) const {                                       \
+            const auto forward = [this](const Tensor& x) {                                                 \
+                if (padding_mode != PadMode::constant)                                                     \
+                    return function(detail::padded_for(numbers(), x), weight, bias,                        \
+                                    {stride, 0, dilation, groups});                                        \
+                return function(x, weight, bias, {stride, padding, dilation, groups});                     \
+            };                                                                                             \
+            return with_hooks(forward, input);                                                             \
         }                                                                                                  \
         std::string describe() const override { return detail::describe_conv(numbers(), bias.defined()); } \
         Tensor as_saved(std::string_view field, const Tensor& tensor) const override {                     \
@@ -132,11 +135,14 @@ MEZZO_CONV(Conv3d, conv3d, Size3d)
                 },                                                                                         \
                 input);                                                                                    \
         }                                                                                                  \
-        [[nodiscard]] Tensor operator()(const Tensor& x, Size output_size) const {                         \
-            detail::ConvNumbers fitted = numbers();                                                        \
-            detail::fit_output(fitted, x, output_size);                                                    \
-            return function(x, weight, bias,                                                               \
-                            {stride, padding, fitted.output_padding.as<Size>(), dilation, groups});        \
+        [[nodiscard]] Tensor operator()(const Tensor& input, Size output_size) const {                     \
+            const auto forward = [this, output_size](const Tensor& x) {                                    \
+                detail::ConvNumbers fitted = numbers();                                                    \
+                detail::fit_output(fitted, x, output_size);                                                \
+                return function(x, weight, bias,                                                           \
+                                {stride, padding, fitted.output_padding.as<Size>(), dilation, groups});    \
+            };                                                                                             \
+            return with_hooks(forward, input);                                                             \
         }                                                                                                  \
         std::string describe() const override { return detail::describe_conv(numbers(), bias.defined()); } \
         Tensor as_saved(std::string_view field, const Tensor& tensor) const override {                     \

@@ -55,8 +55,15 @@ MEZZO_POOL(AvgPool1d, avg_pool1d, AvgPool1dOptions, )
 MEZZO_POOL(AvgPool2d, avg_pool2d, AvgPool2dOptions, )
 MEZZO_POOL(AvgPool3d, avg_pool3d, AvgPool3dOptions, )
 // Those of the largest element have with_indices(x), PyTorch's return_indices=True.
-#define MEZZO_WITH_INDICES(function, option) \
-    [[nodiscard]] Pooled with_indices(const Tensor& x) const { return function(x, option); }
+#define MEZZO_WITH_INDICES(function, option)                       \
+    [[nodiscard]] Pooled with_indices(const Tensor& input) const { \
+        const auto forward = [this](const Tensor& x) {             \
+            const Pooled pooled = function(x, option);             \
+            return Tensors{pooled.values, pooled.indices};         \
+        };                                                         \
+        const Tensors result = with_hooks(forward, input);         \
+        return {result[0], result[1]};                             \
+    }
 MEZZO_POOL(MaxPool1d, max_pool1d, MaxPool1dOptions, MEZZO_WITH_INDICES(max_pool1d_with_indices, options))
 MEZZO_POOL(MaxPool2d, max_pool2d, MaxPool2dOptions, MEZZO_WITH_INDICES(max_pool2d_with_indices, options))
 MEZZO_POOL(MaxPool3d, max_pool3d, MaxPool3dOptions, MEZZO_WITH_INDICES(max_pool3d_with_indices, options))
@@ -97,11 +104,13 @@ MEZZO_POOL(AdaptiveMaxPool3d, adaptive_max_pool3d, Size3d,
                 [this](const Tensor& x, const Tensor& indices) { return function(x, indices, options); }, \
                 input, at);                                                                               \
         }                                                                                                 \
-        [[nodiscard]] Tensor operator()(const Tensor& x, const Tensor& indices,                           \
+        [[nodiscard]] Tensor operator()(const Tensor& input, const Tensor& at,                            \
                                         decltype(Options::kernel_size) output_size) const {               \
             Options with_size = options;                                                                  \
             with_size.output_size = output_size;                                                          \
-            return function(x, indices, with_size);                                                       \
+            return with_hooks(                                                                            \
+                [&](const Tensor& x, const Tensor& indices) { return function(x, indices, with_size); },  \
+                input, at);                                                                               \
         }                                                                                                 \
         std::string describe() const override { return detail::describe_window(options); }                \
                                                                                                           \

@@ -199,17 +199,17 @@ void Sequential::own_copies(detail::OwnCopies& made) {
 
 namespace {
 
-LinearActivation fusable_activation(const Module& module) {
-    if (module.has_hooks()) return LinearActivation::none;
-    if (dynamic_cast<const ReLU*>(&module)) return LinearActivation::relu;
-    if (const auto* gelu = dynamic_cast<const GELU*>(&module))
-        return gelu->approximate_tanh ? LinearActivation::gelu_tanh : LinearActivation::gelu;
-    return LinearActivation::none;
-}
-
 // The module if it is exactly an M: a class derived from it may compute something else.
 template <class M> const M* exactly(const Module& module) {
     return typeid(module) == typeid(M) ? static_cast<const M*>(&module) : nullptr;
+}
+
+LinearActivation fusable_activation(const Module& module) {
+    if (module.has_hooks()) return LinearActivation::none;
+    if (exactly<ReLU>(module) != nullptr) return LinearActivation::relu;
+    if (const auto* gelu = exactly<GELU>(module))
+        return gelu->approximate_tanh ? LinearActivation::gelu_tanh : LinearActivation::gelu;
+    return LinearActivation::none;
 }
 
 }  // namespace

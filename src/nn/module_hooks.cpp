@@ -13,7 +13,7 @@ namespace {
 using detail::HookKind;
 using detail::ModuleHooks;
 
-// The module around whose operator() the hooks run at present, until its with_hooks() is reached.
+// The module around whose call the hooks run at present: with_hooks() of its base classes runs them no more.
 thread_local const Module* entered = nullptr;
 
 class Entered {
@@ -135,10 +135,7 @@ void HookList::add(const mezzo::detail::SharedHandle<ModuleHook>& hook) {
 Tensors run_hooked(const HookedCall& call, Tensors (*run)(const void*, const Tensor*)) {
     Tensors inputs;
     for (int i = 0; i < call.count; ++i) inputs.push_back(*call.inputs[i]);
-    if (entered == &call.module) {
-        const Entered its_hooks_run(nullptr);
-        return run(call.forward, inputs.data());
-    }
+    if (entered == &call.module && !call.reenters) return run(call.forward, inputs.data());
     const ModuleHooks hooks = call.module.hooks_.all();  // a hook may register hooks
     Tensors none;
     run_all(hooks, HookKind::forward_pre, &call.module, inputs, none);
@@ -149,7 +146,7 @@ Tensors run_hooked(const HookedCall& call, Tensors (*run)(const void*, const Ten
     }
     Tensors outputs;
     {
-        const Entered here(call.reenters ? &call.module : entered);
+        const Entered here(&call.module);
         outputs = run(call.forward, inputs.data());
     }
     run_all(hooks, HookKind::forward, &call.module, inputs, outputs);

@@ -237,3 +237,138 @@ TEST_CASE("hooks that throw or change the number of tensors leave the module usa
     shape.remove();
     CHECK(doubles(net(x)) == doubles(expected));
 }
+
+TEST_CASE("hooks run once in calls of every layer with one input", "[hooks]") {
+    // The layer called directly, then in a Sequential: a forward hook and a backward hook run once each.
+    const auto runs_once = [](const auto& made, const Tensor& input) {
+        auto layer = made;
+        CAPTURE(layer.to_string());
+        int before = 0, after = 0, back = 0;
+        layer.register_forward_pre_hook([&](const nn::Module&, Tensors&) { ++before; });
+        layer.register_forward_hook([&](const nn::Module&, const Tensors&, Tensors&) { ++after; });
+        layer.register_full_backward_hook([&](Tensors&, const Tensors&) { ++back; });
+        const Tensor x = input.detach().set_requires_grad();
+        sum(layer(x)).backward();
+        CHECK(std::vector<int>{before, after, back} == std::vector<int>{1, 1, 1});
+        nn::Sequential net(layer, nn::Identity());
+        sum(net(x)).backward();
+        CHECK(std::vector<int>{before, after, back} == std::vector<int>{2, 2, 2});
+    };
+    const auto all = [&](const Tensor& x, const auto&... layers) { (runs_once(layers, x), ...); };
+    const Tensor rows = rand({4, 6}) + 0.5, signal = rand({2, 8, 4}), image = rand({2, 8, 8, 4}),
+                 volume = rand({2, 4, 4, 4, 4});
+    all(rows, nn::Linear(6, 2), nn::SwiGLU(6, 4), nn::LayerNorm(6), nn::RMSNorm(6), nn::Dropout(),
+        nn::AlphaDropout(), nn::FeatureAlphaDropout(), nn::Flatten(), nn::Unflatten(1, {2, 3}),
+        nn::Identity(), nn::ReLU(), nn::GELU(), nn::SiLU(), nn::Tanh(), nn::Sigmoid(), nn::LeakyReLU(),
+        nn::ELU(), nn::CELU(), nn::Hardshrink(), nn::Softshrink(), nn::GLU(), nn::Softmax(), nn::Softmin(),
+        nn::LogSoftmax(), nn::Hardtanh(), nn::Threshold(0.5, 0), nn::Softplus(), nn::PReLU(),
+        nn::BatchNorm1d(6), nn::GroupNorm(2, 6), nn::Sequential(nn::Linear(6, 2), nn::ReLU()),
+        nn::weight_norm(nn::Linear(6, 2)), nn::spectral_norm(nn::Linear(6, 2)), nn::RNNCell(6, 3),
+        nn::GRUCell(6, 3));
+    all(signal, nn::Conv1d(4, 2, 3), nn::ConvTranspose1d(4, 2, 3), nn::BatchNorm1d(4), nn::InstanceNorm1d(4),
+        nn::Dropout1d(), nn::AvgPool1d({.kernel_size = 2}), nn::MaxPool1d({.kernel_size = 2}),
+        nn::AdaptiveAvgPool1d(2), nn::AdaptiveMaxPool1d(2), nn::weight_norm(nn::Conv1d(4, 2, 3)),
+        nn::Upsample({.scale_factor = 2}), nn::TransformerEncoderLayer(4, 2, {.dim_feedforward = 6}));
+    all(image, nn::Conv2d(4, 2, 3), nn::Conv2d(4, 2, 3, {.padding = 1, .padding_mode = PadMode::reflect}),
+        nn::ConvTranspose2d(4, 2, 3), nn::BatchNorm2d(4), nn::InstanceNorm2d(4), nn::Dropout2d(),
+        nn::AvgPool2d({.kernel_size = 2}), nn::MaxPool2d({.kernel_size = 2}), nn::AdaptiveAvgPool2d(2),
+        nn::AdaptiveMaxPool2d(2), nn::LocalResponseNorm(2), nn::Upsample({.scale_factor = 2}),
+        nn::ZeroPad2d(1), nn::Pad({{.dim = 1, .before = 1, .after = 1}}), nn::PixelShuffle(2),
+        nn::PixelUnshuffle(2), nn::ChannelShuffle(2), nn::Unfold({.kernel_size = 2}),
+        nn::weight_norm(nn::ConvTranspose2d(4, 2, 3)));
+    all(volume, nn::Conv3d(4, 2, 3), nn::ConvTranspose3d(4, 2, 3), nn::BatchNorm3d(4), nn::InstanceNorm3d(4),
+        nn::Dropout3d(), nn::AvgPool3d({.kernel_size = 2}), nn::MaxPool3d({.kernel_size = 2}),
+        nn::AdaptiveAvgPool3d(2), nn::AdaptiveMaxPool3d(2));
+}
+
+TEST_CASE("hooks run once in calls with an output_size or indices", "[hooks]") {
+    const Tensor x = rand({2, 4, 4, 4});
+    int runs = 0;
+    const auto watch = [&](nn::Module& layer) {
+        runs = 0;
+        layer.register_forward_hook([&](const nn::Module&, const Tensors&, Tensors& outputs) {
+            ++runs;
+            outputs[0] = outputs[0] * 2;
+        });
+    };
+    nn::ConvTranspose2d conv(4, 2, 3, {.stride = 2});
+    nn::WeightNorm<nn::ConvTranspose2d> normed = nn::weight_norm(conv);
+    const Size2d size{10, 10};
+    const Tensor plain = conv(x, size);
+    watch(conv);
+    CHECK(doubles(conv(x, size)) == doubles(plain * 2));
+    CHECK(runs == 1);
+    watch(normed);
+    CHECK(all_close(normed(x, size), plain * 2, 1e-5, 1e-5));
+    CHECK(runs == 1);
+    nn::MaxPool2d pool({.kernel_size = 2});
+    nn::AdaptiveMaxPool2d adaptive(2);
+    const nn::MaxUnpool2d unpool({.kernel_size = 2});
+    const Pooled pooled = pool.with_indices(x);
+    const Tensor back = unpool(pooled.values, pooled.indices, Size2d{5, 5});
+    watch(pool);
+    CHECK(doubles(pool.with_indices(x).values) == doubles(pooled.values * 2));
+    CHECK(doubles(pool.with_indices(x).indices) == doubles(pooled.indices));
+    CHECK(runs == 2);
+    watch(adaptive);
+    CHECK(doubles(adaptive.with_indices(x).values) == doubles(pooled.values * 2));
+    CHECK(runs == 1);
+    nn::MaxUnpool2d watched({.kernel_size = 2});
+    watch(watched);
+    CHECK(doubles(watched(pooled.values, pooled.indices, Size2d{5, 5})) == doubles(back * 2));
+    CHECK(runs == 1);
+}
+
+namespace {
+
+// Layers whose call is more than that of their base class.
+struct Scaled : nn::Linear {
+    using nn::Linear::Linear;
+    Tensor operator()(const Tensor& x) const {
+        return with_hooks([this](const Tensor& in) { return nn::Linear::operator()(in) * 2; }, x);
+    }
+    const char* type_name() const override { return "Scaled"; }
+};
+struct Residual : nn::Sequential {
+    using nn::Sequential::Sequential;
+    Tensor operator()(const Tensor& x) const {
+        return with_hooks([this](const Tensor& in) { return in + nn::Sequential::operator()(in); }, x);
+    }
+    const char* type_name() const override { return "Residual"; }
+};
+// An activation of another value than its base class.
+struct Shifted : nn::ReLU {
+    Tensor operator()(const Tensor& x) const { return nn::ReLU::operator()(x) + 1; }
+    const char* type_name() const override { return "Shifted"; }
+};
+
+}  // namespace
+
+TEST_CASE("hooks of a class derived from a layer run once, around its own call", "[hooks]") {
+    const Tensor x = test::tensor_of({1, 2}, {1, 2}, float32);
+    const auto seen_by_hook = [&](auto& layer) {
+        Tensors seen;
+        const auto handle = layer.register_forward_hook(
+            [&](const nn::Module&, const Tensors&, Tensors& outputs) { seen.push_back(outputs[0]); });
+        const Tensor y = layer(x), z = nn::Sequential(layer)(x), again = layer(x);
+        handle.remove();
+        REQUIRE(seen.size() == 3);
+        for (const Tensor& one : seen) CHECK(doubles(one) == doubles(y));
+        CHECK((doubles(z) == doubles(y) && doubles(again) == doubles(y)));
+    };
+    Scaled scaled(2, 2);
+    seen_by_hook(scaled);
+    Residual residual(nn::Linear(2, 2), nn::ReLU());
+    seen_by_hook(residual);
+    int inner = 0;
+    residual[0].register_forward_hook([&](const nn::Module&, const Tensors&, Tensors&) { ++inner; });
+    (void)residual(x);
+    CHECK(inner == 1);
+}
+
+TEST_CASE("Sequential calls a class derived from an activation", "[hooks]") {
+    const Tensor x = test::tensor_of({1, 2}, {1, 2}, float32);
+    const nn::Linear linear(2, 2);
+    const nn::Sequential net(linear, Shifted());
+    CHECK(doubles(net(x)) == doubles(relu(linear(x)) + 1));
+}
