@@ -101,13 +101,15 @@ std::shared_ptr<const OptimizerType> kind_of(const OptimizerTable& table) {
     kind->numbers = {"steps"};
     for (const OptionField& field : table.options) {
         const bool not_negative = field.low == 0 && std::isinf(field.high);
-        kind->options.push_back({.name = field.name,
-                                 .rule = field.below_high ? Rule::below_one
-                                         : not_negative   ? Rule::not_negative
-                                                          : Rule::finite,
-                                 .flag = field.type == OptionField::Type::flag,
-                                 .low = field.low,
-                                 .high = field.high});
+        kind->options.push_back(
+            {.name = field.name,
+             .rule = field.below_high ? Rule::below_one
+                     : not_negative   ? Rule::not_negative
+                                      : Rule::finite,
+             .flag = field.type == OptionField::Type::flag,
+             .whole = field.type == OptionField::Type::integer || field.type == OptionField::Type::enumerator,
+             .low = field.low,
+             .high = field.high});
     }
     for (const char* const name : table.state) kind->state.emplace_back(name);
     if (table.state_shape != nullptr) kind->state_shape = table.state_shape;

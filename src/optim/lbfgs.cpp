@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "core/step_recorder.h"
 #include "mezzo/autograd.h"
@@ -51,10 +52,9 @@ struct Point {
 double cubic_minimum(const Point& a, const Point& b, double low, double high) {
     const Point &x = a.length <= b.length ? a : b, &y = a.length <= b.length ? b : a;
     const double d1 = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.length - b.length);
-    const double square = d1 * d1 - a.slope * b.slope;
-    if (!(square >= 0)) return (low + high) / 2;
-    const double d2 = std::sqrt(square);
+    const double d2 = std::sqrt(d1 * d1 - a.slope * b.slope);  // NaN without a minimum
     const double at = y.length - (y.length - x.length) * ((y.slope + d2 - d1) / (y.slope - x.slope + 2 * d2));
+    if (std::isnan(at)) return (low + high) / 2;
     return std::min(std::max(at, low), high);
 }
 
@@ -145,8 +145,9 @@ private:
         return impl_.groups[0].options[std::size_t(impl_.kind->find(name))];
     }
     std::int64_t budget() const {  // evaluations that are left
-        const double most = option("max_eval");
-        return std::int64_t(most != 0 ? most : std::floor(option("max_iter") * 5 / 4)) - evaluations_;
+        const double given = option("max_eval");
+        const double most = given != 0 ? given : std::floor(option("max_iter") * 5 / 4);
+        return std::int64_t(std::min(most, 0x1p62)) - evaluations_;
     }
     double evaluate();
     Tensor flat_gradient() const;
@@ -239,11 +240,14 @@ double LBFGSStep::evaluate() {
     return option("maximize") != 0 ? -value : value;
 }
 
+// A point of the line search. One that is not a number is as high as infinity.
 Point LBFGSStep::point(double length) {
     write(x_ + history_.direction * length);
     const double loss = evaluate();
     const Tensor gradient = flat_gradient();
-    return {length, loss, gradient, dot(gradient, history_.direction).item<double>()};
+    const double slope = dot(gradient, history_.direction).item<double>();
+    const bool number = !std::isnan(loss) && !std::isnan(slope);
+    return {length, number ? loss : std::numeric_limits<double>::infinity(), gradient, slope};
 }
 
 // Adds the last iteration to the history, unless the curvature along it is not positive.

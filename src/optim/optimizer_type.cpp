@@ -23,6 +23,7 @@ void require(bool condition, const std::string& where, const std::string& option
 void check_option(const std::string& where, const OptionInfo& info, double value) {
     const bool finite = std::isfinite(value);
     if (info.flag) return require(value == 0 || value == 1, where, info.name, value, "0 or 1");
+    if (info.whole) require(!finite || value == std::floor(value), where, info.name, value, "a whole number");
     switch (info.rule) {
         case Rule::not_negative:
             return require(finite && value >= 0, where, info.name, value, "finite and >= 0");

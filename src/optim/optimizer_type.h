@@ -18,6 +18,7 @@ struct OptionInfo {
     std::string name;  // in errors and in state_dict()
     Rule rule = Rule::finite;
     bool flag = false;
+    bool whole = false;                                                  // an integer or an enumerator
     double low = -std::numeric_limits<double>::infinity(), high = -low;  // bounds, with the rule
 };
 

@@ -253,6 +253,13 @@ TEST_CASE("LBFGS refuses a GradScaler, a step without a closure, and options out
     CHECK_THROWS_WITH(LBFGS({valley.x}, {.line_search_fn = LineSearch(2)}), Contains("line_search_fn is 2"));
     CHECK_THROWS_WITH(optimizer.set_option("history_size", 0, 0), Contains("history_size is 0"));
     CHECK_THROWS_WITH(LBFGS({valley.x}, {.tolerance_grad = -1}), Contains("tolerance_grad is -1"));
+    CHECK_THROWS_WITH(optimizer.set_option("max_iter", 2.5, 0),
+                      Contains("max_iter is 2.5") && Contains("whole"));
+    CHECK_THROWS_WITH(optimizer.set_option("line_search_fn", 0.5, 0), Contains("line_search_fn is 0.5"));
+    CHECK_THROWS_WITH(optimizer.set_option("history_size", INFINITY, 0), Contains("finite"));
+    Muon muon({ones({2, 2}).set_requires_grad()});
+    CHECK_THROWS_WITH(muon.set_option("ns_steps", 2.5, 0), Contains("ns_steps is 2.5"));
+    muon.set_option("ns_steps", 3, 0);
 }
 
 TEST_CASE("LBFGS: its own products are not in 16 bit, also inside of Autocast", "[optim]") {
@@ -282,4 +289,45 @@ TEST_CASE("LBFGS: parameters without a gradient stay, and Autocast computes in 1
     const double first = optimizer.step(closure).item<double>();
     CHECK(optimizer.step(closure).item<double>() < first / 100);
     CHECK(test::doubles(unused.weight) == before);
+}
+
+TEST_CASE("LBFGS: the line search turns back where the loss is not a number", "[optim]") {
+    // 4p - log p has its minimum at 1/4. Below 0 log is NaN; `replaced` is what the loss is there.
+    const auto found = [](double replaced, bool by_gradient) {
+        const Tensor p = test::tensor_of({3}, {1}, float64).set_requires_grad();
+        LBFGS optimizer({p}, {.line_search_fn = LineSearch::strong_wolfe});
+        int evaluations = 0;
+        for (int step = 0; step < 3; ++step)
+            (void)optimizer.step([&] {
+                ++evaluations;
+                optimizer.zero_grad();
+                const bool outside = p.item<double>() <= 0;
+                const Tensor loss = sum(p * 4.0 - log(outside ? p * 0.0 + 1.0 : p));
+                loss.backward();
+                if (!outside) return loss;
+                if (by_gradient) p.set_grad(full({1}, replaced, {.dtype = float64}));
+                return by_gradient ? loss.detach() : full({}, replaced, {.dtype = float64});
+            });
+        CHECK(evaluations < 30);
+        return p.item<double>();
+    };
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    CHECK(found(infinity, false) == Approx(0.25).epsilon(1e-5));
+    CHECK(found(NAN, false) == Approx(0.25).epsilon(1e-5));
+    CHECK(found(NAN, true) == Approx(0.25).epsilon(1e-5));
+}
+
+TEST_CASE("LBFGS: the largest max_iter and max_eval are no limit", "[optim]") {
+    constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+    for (const LineSearch search : {LineSearch::none, LineSearch::strong_wolfe})
+        for (const LBFGSOptions& options :
+             {LBFGSOptions{.lr = 0.1, .max_iter = 6, .max_eval = largest, .line_search_fn = search},
+              LBFGSOptions{.lr = 0.1, .max_iter = largest, .max_eval = 6, .line_search_fn = search},
+              LBFGSOptions{
+                  .lr = 0.1, .max_iter = largest, .tolerance_grad = 1e-3, .line_search_fn = search}}) {
+            Valley valley;
+            LBFGS optimizer({valley.x, valley.y}, options);
+            valley.step(optimizer);
+            CHECK(valley.evaluations >= 6);
+        }
 }
