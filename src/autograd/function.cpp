@@ -17,11 +17,33 @@ bool any_tracked(const Tensors& tensors) {
     return false;
 }
 
+// Versions of saved tensors after the forward pass.
+class SavedVersions {
+public:
+    SavedVersions() = default;
+    explicit SavedVersions(const Tensors& saved) {
+        for (const Tensor& x : saved) versions_.push_back(x.defined() ? x.version() : 0);
+    }
+    // Throws Error(state) if one of the tensors was written to since. `what` is their name in the error.
+    void check_unchanged(const char* op, const char* what, const Tensors& saved) const {
+        for (std::size_t i = 0; i < saved.size(); ++i)
+            check(
+                !saved[i].defined() || saved[i].version() == versions_[i], ErrorKind::state, op, ": its ",
+                what, " ", i,
+                " was changed in place after the forward pass, and the gradient needs the old value; change "
+                "a clone()");
+    }
+
+private:
+    std::vector<std::uint64_t> versions_;
+};
+
 struct UserFunction final : NodeFunction {
     UserFunction(const char* n, autograd::Context c, autograd::Backward b, const AutocastState& s)
-        : name(n), context(std::move(c)), gradient(std::move(b)), state(s) {}
+        : name(n), context(std::move(c)), gradient(std::move(b)), state(s), versions(context.saved) {}
 
     Tensors backward(const Node& node, const Tensors& g) override {
+        versions.check_unchanged(name.c_str(), "saved tensor", context.saved);
         AutocastGuard same_as_forward(state);
         const Restored saved_values(context.saved);
         for (auto [saved, output] : saved_outputs)
@@ -86,6 +108,7 @@ struct UserFunction final : NodeFunction {
     autograd::Context context;
     autograd::Backward gradient;
     AutocastState state;
+    SavedVersions versions;
     std::vector<std::pair<std::size_t, std::uint32_t>> saved_outputs;
 };
 
@@ -107,6 +130,7 @@ struct Checkpoint final : NodeFunction {
         check(!thread_state.engine->create_graph(), ErrorKind::state,
               "checkpoint: second derivatives through a checkpoint are not recorded; call the function "
               "directly");
+        versions.check_unchanged("checkpoint", "input", inputs);
         const RandomState now = random_state();
         Tensors x, wanted, y;
         {
@@ -166,6 +190,7 @@ struct Checkpoint final : NodeFunction {
 
     autograd::Segment segment;
     Tensors inputs;  // without history
+    SavedVersions versions;
     AutocastState state = thread_state.autocast;
     RandomState random = random_state();
 };
@@ -240,6 +265,7 @@ Tensors checkpoint(Segment function, const Tensors& inputs) {
         NoGrad plain;
         outputs = function(plain_inputs);
     }
+    segment->versions = SavedVersions(segment->inputs);
     Tensors results;
     for (const Tensor& y : outputs) {
         check(y.defined(), ErrorKind::state, "checkpoint: the segment returned an undefined tensor");

@@ -354,23 +354,22 @@ Tensor image_weight(const Tensor& w) {
 Tensor conv_of_slices(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvGeometry& image,
                       const DepthTaps& depth, Size2d size) {
     const auto forward = [=](autograd::Context& c, const Tensors& in) -> Tensors {
-        c.saved = {in[0], in[1]};
-        c.integers[0] = std::int64_t(in[0].version());
+        c.saved = {c.needs_grad[1] ? in[0] : Tensor(), c.needs_grad[0] ? in[1] : Tensor()};
         return {run_conv2d(with_slices(in[0], depth), in[1], in.size() > 2 ? in[2] : Tensor(), image, size)};
     };
-    const Dtype bias_dtype = bias.defined() ? bias.dtype() : float32;
-    const auto backward = [=](autograd::Context& c, const Tensors& gs) -> Tensors {
-        const Tensor &in = c.saved[0], g = gs[0].contiguous();
-        check(std::int64_t(in.version()) == c.integers[0], ErrorKind::state,
-              "conv3d: the input has been written to since, and the gradient reads it");
-        const Tensor w = cast(c.saved[1], in.dtype());
+    const Dtype weight_dtype = weight.dtype(), bias_dtype = bias.defined() ? bias.dtype() : float32;
+    const auto backward = [=, dtype = x.dtype(), volume = x.shape(),
+                           kernel_size = image_size(weight.shape())](autograd::Context& c,
+                                                                     const Tensors& gs) -> Tensors {
+        const Tensor g = gs[0].contiguous();
         Tensors grads(c.needs_grad.size());
         if (c.needs_grad[0])
-            grads[0] = summed_slices(conv2d_input_grad(g, w, image, {in.size(2), in.size(3)}), depth,
-                                     in.size(0), in.size(1), in.dtype());
+            grads[0] =
+                summed_slices(conv2d_input_grad(g, cast(c.saved[1], dtype), image, {volume[2], volume[3]}),
+                              depth, volume[0], volume[1], dtype);
         if (c.needs_grad[1])
-            grads[1] = conv2d_weight_grad(g, with_slices(in, depth), image, image_size(w.shape()),
-                                          c.saved[1].dtype());
+            grads[1] =
+                conv2d_weight_grad(g, with_slices(c.saved[0], depth), image, kernel_size, weight_dtype);
         if (grads.size() > 2 && c.needs_grad[2]) grads[2] = bias_grad(g, bias_dtype);
         return grads;
     };

@@ -111,6 +111,54 @@ TEST_CASE("a function's backward that throws while it is recorded leaves nothing
     });
 }
 
+TEST_CASE("a function refuses a saved tensor that was written to since", "[autograd]") {
+    const auto backward = [](autograd::Context& c, const Tensors& g) -> Tensors {
+        return {g[0] * c.saved[1], g[0] * c.saved[0]};
+    };
+    leaves_nothing([&] {
+        const Tensor b = leaf(3), x = full({2, 3}, 2);
+        for (const int written : {0, 1, 2}) {
+            const Tensor a = leaf(2), y = product(a, b, backward), loss = sum(y);
+            {
+                const NoGrad plain;
+                const Tensor row = (written == 0 ? a : written == 1 ? b : y).slice(0, 0, 1);
+                row.fill_(100);
+            }
+            for (const bool create_graph : {true, false})
+                CHECK_THROWS_WITH(autograd::grad({loss}, {a, b}, {.create_graph = create_graph}),
+                                  Contains("product: its saved tensor " + std::to_string(written) +
+                                           " was changed in place"));
+            CHECK_FALSE(a.grad().defined());
+        }
+    });
+    leaves_nothing([&] {  // forward itself may write, and backward may run twice
+        const Tensor a = leaf(2);
+        const Tensor y = sum(autograd::apply_function(
+            {.name = "twice"},
+            [](autograd::Context& c, const Tensors& in) -> Tensors {
+                const Tensor factor = zeros({2, 3});
+                c.saved = {factor, Tensor()};
+                factor.fill_(2);
+                return {in[0] * factor};
+            },
+            [](autograd::Context& c, const Tensors& g) -> Tensors { return {g[0] * c.saved[0]}; }, {a})[0]);
+        y.backward({.retain_graph = true});
+        y.backward();
+        CHECK(test::doubles(a.grad()) == std::vector<double>(6, 4));
+    });
+}
+
+TEST_CASE("a checkpoint refuses an input that was written to since", "[autograd]") {
+    leaves_nothing([] {
+        const Tensor w = leaf(2), x = full({2, 3}, 3);
+        const Tensor y = sum(
+            autograd::checkpoint([&](const Tensors& in) -> Tensors { return {in[1] * w}; }, {w, x, {}})[0]);
+        x.fill_(100);
+        CHECK_THROWS_WITH(y.backward(), Contains("checkpoint: its input 1 was changed in place"));
+        CHECK_FALSE(w.grad().defined());
+    });
+}
+
 TEST_CASE("a gradient with a history is nobody else's", "[autograd]") {
     const Tensor a = leaf(2), b = leaf(3);
     autograd::backward({sum(a + b)}, {.create_graph = true});
@@ -178,8 +226,8 @@ TEST_CASE("integral results of a function and of a checkpoint have no history", 
             },
             {x});
         CHECK_FALSE(y[0].requires_grad());
-        y[0].fill_(1);  // nothing reads it again
         CHECK(autograd::grad({y[1].sum()}, {x}, {.create_graph = true})[0].sum().item<double>() == 12);
+        y[0].fill_(1);  // nothing reads it again
         const Tensors z = autograd::checkpoint(
             [](const Tensors& in) -> Tensors {
                 return {in[0] * 3, in[0].argmax()};

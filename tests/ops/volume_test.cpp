@@ -221,15 +221,29 @@ TEST_CASE("max_unpool puts elements back, and each gets the gradient of its plac
                 {"max_unpool2d", "3"});
 }
 
-TEST_CASE("a volume's convolution saves its input and no copy of it") {
-    Tensor x = randn({1, 6, 5, 5, 4}), w = randn({4, 3, 3, 3, 4}).set_requires_grad();
-    x.set_requires_grad();
-    const Tensor y = conv3d(x, w, {}, {.padding = {0, 1, 1}});
-    {
+TEST_CASE("a volume's convolution saves what its gradient reads, and no copy of it") {
+    const auto written = [](Shape kernel, bool to_weight, bool x_needs, bool weight_needs) {
+        const Conv3dOptions strided{.stride = {2, 1, 1}};
+        Tensor x = ones({1, 4, 3, 3, 1}), w = ones(kernel);
+        x.set_requires_grad(x_needs);
+        w.set_requires_grad(weight_needs);
+        const Tensor y = sum(conv3d(x, w, {}, kernel[1] == 1 ? strided : Conv3dOptions{}));
         const NoGrad plain;
-        x.add_(ones_like(x));
+        (to_weight ? w : x).fill_(100);
+        return y;
+    };
+    const auto refused = [&](Shape kernel, bool to_weight) {
+        const Tensor y = written(kernel, to_weight, true, true);
+        check_error([&] { y.backward(); }, ErrorKind::state, {"conv3d", "changed in place"});
+    };
+    // The weights of the first two are views of the given ones.
+    for (const Shape& kernel : {Shape{1, 3, 1, 1, 1}, {1, 1, 3, 3, 1}}) refused(kernel, true);
+    for (const Shape& kernel : {Shape{1, 3, 1, 1, 1}, {1, 1, 3, 3, 1}, {1, 2, 2, 2, 1}}) {
+        refused(kernel, false);
+        // The gradient of one operand reads the other only.
+        CHECK_NOTHROW(written(kernel, false, true, false).backward());
+        CHECK_NOTHROW(written(kernel, true, false, true).backward());
     }
-    check_error([&] { sum(y).backward(); }, ErrorKind::state, {"conv3d", "written"});
 }
 
 TEST_CASE("convolutions of volumes run in the scope's dtype, and their gradients of weights in float32") {
