@@ -56,14 +56,16 @@ Tensor unpooled(const char* op, const Tensor& x, const Tensor& indices, std::spa
     }
     checked_numel(op, shape, sizeof(double));
     const Shape flat{x.size(0), results, x.size(-1)};
-    const Tensor index = indices.reshape(flat);
-    const auto forward = [=](autograd::Context&, const Tensors& in) -> Tensors {
-        return {written(in[0], index, pixels)};
+    const auto forward = [&](autograd::Context& c, const Tensors& in) -> Tensors {
+        c.saved = {in[1]};
+        return {written(in[0], in[1], pixels)};
     };
-    const auto backward = [=](autograd::Context&, const Tensors& g) -> Tensors {
-        return {gather(g[0], 1, index)};
+    const auto backward = [](autograd::Context& c, const Tensors& g) -> Tensors {
+        return {gather(g[0], 1, c.saved[0]), Tensor()};
     };
-    return autograd::apply_function({.name = op}, forward, backward, {x.reshape(flat)})[0].reshape(shape);
+    return autograd::apply_function({.name = op}, forward, backward,
+                                    {x.reshape(flat), indices.reshape(flat)})[0]
+        .reshape(shape);
 }
 
 }  // namespace

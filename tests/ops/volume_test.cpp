@@ -221,6 +221,14 @@ TEST_CASE("max_unpool puts elements back, and each gets the gradient of its plac
                 {"max_unpool2d", "3"});
 }
 
+TEST_CASE("max_unpool refuses an index that was written to since") {
+    const Tensor x = numbers({1, 2, 3}, 13, 17).set_requires_grad();
+    const Tensor at = arange(2).reshape({1, 2, 1}).expand({1, 2, 3}).contiguous();
+    const Tensor y = sum(max_unpool1d(x, at, {.kernel_size = 2}));
+    at.fill_(0);
+    check_error([&] { y.backward(); }, ErrorKind::state, {"max_unpool1d", "changed in place"});
+}
+
 TEST_CASE("a volume's convolution saves what its gradient reads, and no copy of it") {
     const auto written = [](Shape kernel, bool to_weight, bool x_needs, bool weight_needs) {
         const Conv3dOptions strided{.stride = {2, 1, 1}};
