@@ -94,6 +94,14 @@ bool any_tracked(In inputs) {
 // The dtype in which a decomposition computes with inputs of a dtype.
 Dtype computed_in(Dtype dtype) { return is_16bit(dtype) ? float32 : dtype; }
 
+// y, or a copy if it is in the memory of one of the values: an in-place write to an op's result must not reach
+// its inputs.
+Tensor apart_from(const Tensor& y, const Tensors& values) {
+    for (const Tensor& x : values)
+        if (x.defined() && x.impl()->storage == y.impl()->storage) return y.clone();
+    return y;
+}
+
 // Runs the decomposition instead of a kernel. Autocast has been applied already, without history, so the
 // values that it converted get their history here.
 Tensors run_decomposition(const AnyOp& op, In inputs, Tensors& values, const void* attributes,
@@ -105,7 +113,7 @@ Tensors run_decomposition(const AnyOp& op, In inputs, Tensors& values, const voi
     const Dtype dtype = result_dtype(op.traits(), values, requested);
     Tensors results = decomposed(op, values, attributes);
     for (std::size_t i = 0; i < results.size(); ++i)
-        results[i] = cast(results[i], own_dtype(op.traits(), i, dtype));
+        results[i] = apart_from(cast(results[i], own_dtype(op.traits(), i, dtype)), values);
     return results;
 }
 

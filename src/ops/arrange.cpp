@@ -60,11 +60,6 @@ Tensor repeated(const Tensor& x, int dim, std::int64_t count, bool inner) {
     return flat.expand({flat.size(0), count, flat.size(2)}).reshape(shape);
 }
 
-// y, which was made of x, contiguous and with memory of its own.
-Tensor apart(const Tensor& y, const Tensor& x) {
-    return y.impl()->storage == x.impl()->storage || !y.is_contiguous() ? y.clone() : y;
-}
-
 void check_count(const char* op, std::int64_t count) {
     check(count >= 0, ErrorKind::value, op, ": a count of ", count, " is negative");
 }
@@ -97,7 +92,7 @@ Tensor diag(const Tensor& x, std::int64_t diagonal) {
           " is neither a vector nor a matrix");
     check(std::abs(diagonal) < std::int64_t(1) << 31, ErrorKind::value, "diag: diagonal ", diagonal,
           " is out of range");
-    return x.dim() == 1 ? diagonal_matrix(x, diagonal) : diagonal_of(x, diagonal);
+    return x.dim() == 1 ? diagonal_matrix(x, diagonal) : in_own_memory(diagonal_of(x, diagonal), x);
 }
 
 Tensor flip(const Tensor& x, const Axes& dims) {
@@ -110,7 +105,7 @@ Tensor flip(const Tensor& x, const Axes& dims) {
         const std::int64_t n = x.size(d);
         y = index_select(y, d, double(n - 1) - arange(n, integers_on(x)));
     }
-    return y.impl() == x.impl() ? x.clone() : y;
+    return in_own_memory(y, x);
 }
 
 Tensor roll(const Tensor& x, std::int64_t shift) {
@@ -131,7 +126,7 @@ Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes
         const std::int64_t by = n == 0 ? 0 : (shifts[std::size_t(i)] % n + n) % n;
         if (by != 0) y = cat({y.slice(d, n - by, n), y.slice(d, 0, n - by)}, d);
     }
-    return y.impl() == x.impl() ? x.clone() : y;
+    return in_own_memory(y, x);
 }
 
 Tensor repeat(const Tensor& x, const Shape& counts) {
@@ -146,14 +141,14 @@ Tensor repeat(const Tensor& x, const Shape& counts) {
     Tensor y = x.reshape(shape);
     for (int d = 0; d < counts.size(); ++d)
         if (counts[d] != 1) y = repeated(y, d, counts[d], false);
-    return apart(y, x);
+    return in_own_memory(y, x).contiguous();
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t count, std::int64_t dim) {
     const CompositeOp here("repeat_interleave");
     const int d = dim_to_part("repeat_interleave", x, dim);
     check_count("repeat_interleave", count);
-    return apart(repeated(x, d, count, true), x);
+    return in_own_memory(repeated(x, d, count, true), x).contiguous();
 }
 
 Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {

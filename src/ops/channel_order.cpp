@@ -40,9 +40,8 @@ Tensor pixel_shuffle(const Tensor& x, std::int64_t r) {
     const std::int64_t n = images.size(0), h = x.size(-3), w = x.size(-2), c = x.size(-1) / (r * r);
     check(x.size(-1) == c * r * r, ErrorKind::shape, op, ": the ", x.size(-1), " channels of input ",
           x.shape(), " are not divisible by ", r, "^2");
-    return images.reshape({n, h, w, c, r, r})
-        .permute({0, 1, 4, 2, 5, 3})
-        .reshape(with_last(x.shape(), h * r, w * r, c));
+    const Tensor y = images.reshape({n, h, w, c, r, r}).permute({0, 1, 4, 2, 5, 3});
+    return in_own_memory(y.reshape(with_last(x.shape(), h * r, w * r, c)), x);
 }
 
 Tensor pixel_unshuffle(const Tensor& x, std::int64_t r) {
@@ -53,9 +52,8 @@ Tensor pixel_unshuffle(const Tensor& x, std::int64_t r) {
     const std::int64_t n = images.size(0), h = x.size(-3) / r, w = x.size(-2) / r, c = x.size(-1);
     check(x.size(-3) == h * r && x.size(-2) == w * r, ErrorKind::shape, op, ": height and width of input ",
           x.shape(), " are not divisible by ", r);
-    return images.reshape({n, h, r, w, r, c})
-        .permute({0, 1, 3, 5, 2, 4})
-        .reshape(with_last(x.shape(), h, w, c * r * r));
+    const Tensor y = images.reshape({n, h, r, w, r, c}).permute({0, 1, 3, 5, 2, 4});
+    return in_own_memory(y.reshape(with_last(x.shape(), h, w, c * r * r)), x);
 }
 
 Tensor channel_shuffle(const Tensor& x, std::int64_t groups) {
@@ -67,7 +65,8 @@ Tensor channel_shuffle(const Tensor& x, std::int64_t groups) {
     check(x.size(-1) % groups == 0, ErrorKind::shape, op, ": ", groups, " groups do not divide the ",
           x.size(-1), " channels of input ", x.shape());
     const std::int64_t rows = x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);
-    return x.reshape({rows, groups, x.size(-1) / groups}).permute({0, 2, 1}).reshape(x.shape());
+    const Tensor y = x.reshape({rows, groups, x.size(-1) / groups}).permute({0, 2, 1});
+    return in_own_memory(y.reshape(x.shape()), x);
 }
 
 }  // namespace mezzo

@@ -33,6 +33,10 @@ void check_value(const char* op, const char* what, Scalar value, Dtype dtype) {
           " is not below 2^53, where a double holds every integer; pass an std::int64_t");
 }
 
+Tensor in_own_memory(const Tensor& y, const Tensor& x) {
+    return y.impl()->storage == x.impl()->storage ? y.clone() : y;
+}
+
 void check_same_shape(const char* op, const Tensor& a, const Tensor& b) {
     check(a.shape() == b.shape(), ErrorKind::shape, op, ": shapes differ, ", a.shape(), " and ", b.shape(),
           "; reshape() or expand() one of them");

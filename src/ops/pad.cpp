@@ -78,7 +78,7 @@ Tensor padded_with(const Tensor& x, const Plan& plan, Scalar value) {
         at.before[d] = std::clamp<std::int64_t>(plan.before[d], 0, plan.sizes[d] - (to[d] - from[d]));
     }
     const Tensor kept = cropped(x, from, to);
-    return kept.shape() == plan.sizes ? kept : call(pad_op, {kept}, at, plan.sizes);
+    return kept.shape() == plan.sizes ? in_own_memory(kept, x) : call(pad_op, {kept}, at, plan.sizes);
 }
 
 // The index, in a dimension of n elements, of the source of each element of the result.
@@ -130,7 +130,7 @@ Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, S
     for (int d = 0; d < x.dim(); ++d)
         if (plan.before[d] != 0 || plan.after[d] != 0)
             y = continued(y, d, plan.before[d], plan.after[d], mode);
-    return y;
+    return in_own_memory(y, x);
 }
 
 }  // namespace mezzo

@@ -59,8 +59,8 @@ Tensor unfold(const Tensor& x, const UnfoldOptions& o) {
     const CompositeOp here("unfold");
     check_pixels("unfold", x, 2);
     const Windows windows = checked_windows("unfold", {x.size(1), x.size(2)}, o);
-    const Tensor padded =
-        pad(x, {{1, o.padding.height, o.padding.height}, {2, o.padding.width, o.padding.width}});
+    const auto [rows, columns] = o.padding;
+    const Tensor padded = rows == 0 && columns == 0 ? x : pad(x, {{1, rows, rows}, {2, columns, columns}});
     const std::int64_t n = x.size(0), c = x.size(3);
     return index_select(padded.reshape({n, windows.size.height * windows.size.width, c}), 1,
                         pixels_read(windows, o, x.device()))

@@ -183,3 +183,35 @@ TEST_CASE("conversions between all dtypes", "[views]") {
                 CHECK(doubles(y) == (flags ? Values{0, 1, 1, 1} : Values{0, 2, 1, 100}));
             }
 }
+
+TEST_CASE("a function that is no view has memory of its own, also where it changes nothing") {
+    const auto apart = [](Shape shape, auto f) {
+        const Tensor x = ones(shape).set_requires_grad();
+        const Tensor y = f(x);
+        sum(y * 3.0).backward();
+        CHECK(test::doubles(x.grad()) == std::vector<double>(std::size_t(y.numel()), 3));
+        y.detach().fill_(77);
+        CHECK(test::doubles(x) == std::vector<double>(std::size_t(x.numel()), 1));
+    };
+    const auto all = [&] {
+        apart({2, 1}, [](const Tensor& x) { return logcumsumexp(x, 1); });
+        const auto resized = [](InterpolateMode mode) {
+            return [mode](const Tensor& x) { return interpolate(x, {2, 2}, {.mode = mode}); };
+        };
+        apart({1, 2, 2, 1}, resized(InterpolateMode::nearest));
+        apart({1, 2, 2, 1}, resized(InterpolateMode::nearest_exact));
+        apart({1, 2, 2, 1}, [](const Tensor& x) { return pixel_shuffle(x, 1); });
+        apart({1, 2, 2, 1}, [](const Tensor& x) { return pixel_unshuffle(x, 1); });
+        apart({1, 2, 2, 4}, [](const Tensor& x) { return channel_shuffle(x, 1); });
+        apart({1, 2, 2, 4}, [](const Tensor& x) { return channel_shuffle(x, 4); });
+        apart({2, 2}, [](const Tensor& x) { return pad(x, {}); });
+        apart({2, 2}, [](const Tensor& x) { return pad(x, {{1, 0, 0}}, PadMode::reflect); });
+        apart({1, 1}, [](const Tensor& x) { return diag(x); });
+        apart({2, 2}, [](const Tensor& x) { return flip(x, {}); });
+        apart({2, 2}, [](const Tensor& x) { return roll(x, 4); });
+        apart({2, 2}, [](const Tensor& x) { return repeat(x, {1, 1}); });
+    };
+    all();
+    const test::ByDecomposition plainly;
+    all();
+}
