@@ -1,5 +1,6 @@
 // Look-ups by index, and their gradients: sums over equal indices.
 #include "kernels/index.h"
+#include "autograd/autocast_state.h"
 #include "kernels/dispatch.h"
 #include "ops/index.h"
 
@@ -206,6 +207,11 @@ Tensor reached(Tensor x, int dim, const Shape& index) {
     return x;
 }
 
+Tensor unchanged(const Tensor& x, const Tensor& src) {
+    const NoAutocast plain;
+    return recording(src) ? x - sum(src.reshape({src.numel()}).slice(0, 0, 0)) : x.clone();
+}
+
 Tensor with_reached(const Tensor& x, Tensor part, int dim) {
     for (int d = x.dim() - 1; d >= 0; --d) {
         if (part.size(d) == x.size(d)) continue;
@@ -239,8 +245,7 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
     const bool agree = x.dtype() == given.dtype() || (autocast_takes(x) && autocast_takes(given));
     check(agree && x.dtype() != boolean, ErrorKind::dtype, "scatter_add: input is ", x.dtype(), " and src ",
           given.dtype(), "; they must agree and not be boolean; convert one with to()");
-    if (index.numel() == 0)
-        return x.dtype() == given.dtype() ? x.clone() : cast(x, promote(x.dtype(), given.dtype()));
+    if (index.numel() == 0) return unchanged(cast(x, promote(x.dtype(), given.dtype())), given);
     const Tensor part = reached(e.x, e.dim, e.index.shape()),
                  src = reached_source("scatter_add", given, e.index);
     const Tensor sum = call(scatter_add_op, {src, e.index, part}, {.dim = e.dim}, part.shape());

@@ -28,6 +28,8 @@ Tensor slice_index(const char* op, const Tensor& index);
 Tensor reached(Tensor x, int dim, const Shape& index);
 // The part of src that has the shape of index. Throws Error(shape) if src is smaller somewhere.
 Tensor reached_source(const char* op, const Tensor& src, const Tensor& index);
+// A copy of x, of which an empty index changes nothing. It has the history of src as well.
+Tensor unchanged(const Tensor& x, const Tensor& src);
 // x with the part that index reaches replaced by `part`.
 Tensor with_reached(const Tensor& x, Tensor part, int dim);
 

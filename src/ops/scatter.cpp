@@ -145,7 +145,7 @@ template <class F> Tensor scattered(const char* op, const Tensor& x, std::int64_
                                     const Tensor& src, const F& f) {
     const IndexedElements e = indexed_elements(op, x, dim, index);
     check_same_dtype(op, x, "src", src);
-    if (index.numel() == 0) return x.clone();
+    if (index.numel() == 0) return unchanged(x, src);
     const Tensor part = reached(e.x, e.dim, e.index.shape());
     return with_reached(e.x, f(reached_source(op, src, e.index), e.index, part, e.dim), e.dim)
         .reshape(x.shape());
@@ -228,7 +228,7 @@ Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const 
     const CompositeOp here("index_copy");
     const IndexedSlices e = indexed_slices("index_copy", x, dim, index, false);
     const Tensor src = slices("index_copy", e, given);
-    if (e.index.numel() == 0) return x.clone();
+    if (e.index.numel() == 0) return unchanged(x, src);
     const Tensor last = write(positions(e.index, 0), e.index, zeros({e.x.size(e.dim)}, like(x, int64)), 0);
     const Tensor rows =
         index_select(src, e.dim, clamp(last - 1, 0, std::numeric_limits<std::int64_t>::max()));
@@ -274,7 +274,7 @@ Tensor masked_scatter(const Tensor& given, const Tensor& mask, const Tensor& sou
               " elements, and source has ", source.numel());
     }
     if (x.numel() == 0) return x.clone();
-    if (source.numel() == 0) return masked_fill(x, mask, is_floating(x.dtype()) ? Scalar(NAN) : Scalar(0));
+    if (source.numel() == 0) return masked_fill(x, mask, is_floating(x.dtype()) ? Scalar(NAN) : Scalar(0)unchanged(x, source);
     const Tensor index = masked_fill(cumsum(hit, 0) - 1, !hit, 0);
     const Tensor values = index_select(source.reshape({source.numel()}), 0, index);
     return where(hit.reshape(shape), values.reshape(shape), x);

@@ -366,3 +366,36 @@ TEST_CASE("scatter_reduce: second derivatives of products with a 0", "[ops][inde
     CHECK(doubles(first) == Values{3, 0});
     CHECK(doubles(autograd::grad({first.sum()}, {src})[0]) == Values{1, 1});
 }
+
+TEST_CASE("writes by an empty index copy the input and keep the history of the source", "[ops][index]") {
+    const auto copies = [](Dtype dtype, auto f) {
+        const Tensor x = Tensor::from({-0.0f, 2.0f, NAN}, {3}).to(dtype);
+        const Tensor src = ones({3}, {.dtype = dtype}).set_requires_grad();
+        const Tensor y = f(x, zeros({0}, {.dtype = int64}), src);
+        CHECK(y.dtype() == dtype);
+        CHECK(std::signbit(y[0].to(float64).item<double>()));
+        y.backward({.gradient = ones_like(y)});
+        CHECK(doubles(src.grad()) == Values(3, 0));
+        y.detach().fill_(77);
+        CHECK(x[1].to(float64).item<double>() == 2);
+    };
+    for (const Dtype dtype : {float32, bfloat16}) {
+        copies(dtype,
+               [](const Tensor& x, const Tensor& i, const Tensor& src) { return scatter_add(x, 0, i, src); });
+        copies(dtype,
+               [](const Tensor& x, const Tensor& i, const Tensor& src) { return scatter(x, 0, i, src); });
+        copies(dtype, [](const Tensor& x, const Tensor& i, const Tensor& src) {
+            return scatter_reduce(x, 0, i, src, How::amax);
+        });
+        copies(dtype, [](const Tensor& x, const Tensor& i, const Tensor& src) {
+            return index_copy(x, 0, i, src.slice(0, 0, 0));
+        });
+        copies(dtype, [](const Tensor& x, const Tensor&, const Tensor& src) {
+            return masked_scatter(x, zeros({3}, {.dtype = boolean}), src);
+        });
+    }
+    const amp::Autocast scope;
+    const Tensor x = ones({2}), half = ones({2}, {.dtype = bfloat16});
+    scatter_add(x, 0, zeros({0}, {.dtype = int64}), half).fill_(77);
+    CHECK(doubles(x) == Values(2, 1));
+}
