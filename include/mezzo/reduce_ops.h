@@ -116,11 +116,11 @@ struct QuantileOptions {
 
 enum class BagMode : std::uint8_t { sum, mean, max };
 struct EmbeddingBagOptions {
-    // int64 [bags], ascending: where each bag begins in a one-dimensional index. The first is 0.
+    // int64 or int32 [bags], ascending: where each bag begins in a one-dimensional index. The first is 0.
     Tensor offsets = {};
     BagMode mode = BagMode::mean;
     Tensor per_sample_weights = {};    // like index: factors of the rows, for BagMode::sum
-    bool include_last_offset = false;  // offsets has one more element, the number of indices
+    bool include_last_offset = false;  // offsets has one more element, where the last bag ends
     std::int64_t padding_idx = -1;     // >= 0: this index counts in no bag
 };
 // The sum, mean or maximum of the rows of weight [n, dim] at the indices of each bag: int64 index [bags,

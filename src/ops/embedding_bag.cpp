@@ -14,7 +14,8 @@ namespace {
 
 constexpr const char* op = "embedding_bag";
 
-// The indices of the bags: a matrix with `real` false for padding, or a line with the bag of each.
+// The indices of the bags: a matrix with `real` false for padding, or a line with the bag of each, which is
+// `count` for an index behind the last bag.
 struct Bags {
     Tensor index, weights;
     std::int64_t count = 0;
@@ -40,28 +41,28 @@ void check_bags(const Tensor& weight, const Tensor& index, const EmbeddingBagOpt
           " is outside the ", weight.size(0), " rows");
 }
 
-// The beginnings of the bags and, last, the number of indices, checked on the host. Waits for the device.
-std::vector<std::int64_t> host_offsets(const Tensor& begins, std::int64_t count) {
-    std::vector<std::int64_t> result = begins.to_vector<std::int64_t>();
-    result.push_back(count);
-    check((result.front() == 0 || result.size() == 1) && std::is_sorted(result.begin(), result.end()),
+// The beginnings of the bags and, last, the end, checked on the host. Waits for the device.
+std::vector<std::int64_t> host_offsets(const EmbeddingBagOptions& o, std::int64_t count) {
+    std::vector<std::int64_t> result = o.offsets.to_vector<std::int64_t>();
+    if (!o.include_last_offset) result.push_back(count);
+    check(result.front() == 0 && std::is_sorted(result.begin(), result.end()) && result.back() <= count,
           ErrorKind::value, op, ": offsets do not ascend from 0 to at most ", count,
           ", the number of indices");
     return result;
 }
 
 Bags bags_by_offsets(const Tensor& index, const EmbeddingBagOptions& o) {
+    check(o.offsets.dtype() == int64 || o.offsets.dtype() == int32, ErrorKind::dtype, op, ": offsets are ",
+          o.offsets.dtype(), ", but must be int64 or int32; convert them with to(int64)");
     const std::int64_t count = index.size(0), bags = o.offsets.size(0) - (o.include_last_offset ? 1 : 0);
-    check(bags > 0 || (bags == 0 && count == 0), ErrorKind::value, op, ": ", o.offsets.size(0),
-          " offsets name no bag for ", count, " indices");
-    const Tensor begins = o.offsets.slice(0, 0, bags);
+    check(bags > 0 || (bags == 0 && (count == 0 || o.include_last_offset)), ErrorKind::value, op, ": ",
+          o.offsets.size(0), " offsets name no bag for ", count, " indices");
     std::vector<std::int64_t> ends;
-    if (o.mode == BagMode::max || index.device().type() == DeviceType::cpu)
-        ends = host_offsets(begins, count);
+    if (o.mode == BagMode::max || index.device().type() == DeviceType::cpu) ends = host_offsets(o, count);
     Bags result{.index = index, .weights = o.per_sample_weights, .count = bags};
     if (o.mode != BagMode::max) {
         const Tensor each = arange(count, {.dtype = int64, .device = index.device()});
-        result.bag = searchsorted(begins.to(int64), each, {.right = true}) - 1;
+        result.bag = searchsorted(o.offsets.to(int64), each, {.right = true}) - 1;
         return result;
     }
     std::int64_t longest = 0;
@@ -82,20 +83,22 @@ Bags bags_by_offsets(const Tensor& index, const EmbeddingBagOptions& o) {
 // The sums of rows, one per index, over the bags.
 Tensor bag_sum(const Bags& bags, const Tensor& rows) {
     if (!bags.bag.defined()) return sum(rows, {1});
-    const Shape shape{bags.count, rows.size(1)};
-    return scatter_add(zeros(shape, {.dtype = rows.dtype(), .device = rows.device()}), 0,
-                       bags.bag.unsqueeze(1).expand(rows.shape()), rows);
+    const Shape shape{bags.count + 1, rows.size(1)};
+    const Tensor sums = scatter_add(zeros(shape, {.dtype = rows.dtype(), .device = rows.device()}), 0,
+                                    bags.bag.unsqueeze(1).expand(rows.shape()), rows);
+    return sums.slice(0, 0, bags.count);
 }
 
 // The first row with the largest value, per element.
 Tensor bag_max(const Tensor& rows, const Tensor& real) {
-    if (rows.size(1) == 0)
-        return zeros({rows.size(0), rows.size(2)}, {.dtype = rows.dtype(), .device = rows.device()});
+    if (rows.size(1) == 0) return sum(rows, {1});  // zeros that have the history of rows
     if (!real.defined()) return gather(rows, 1, argmax(rows, 1, {.keepdim = true})).squeeze(1);
     const Tensor seen = masked_fill(rows, logical_not(real).unsqueeze(2), -INFINITY);
-    const Tensor y = gather(seen, 1, argmax(seen, 1, {.keepdim = true})).squeeze(1);
-    const Tensor empty = eq(sum(real.to(int64), {1}, keep_dims()), 0);
-    return masked_fill(y, empty, 0);
+    const Tensor largest = argmax(seen, 1, {.keepdim = true}), numbers = real.to(int64);
+    // Padding is found only if all real rows are -inf. Their first one is the largest, too.
+    const Tensor found = gather(real.unsqueeze(2).expand(rows.shape()), 1, largest);
+    const Tensor at = where(found, largest, argmax(numbers, 1, {.keepdim = true}).unsqueeze(2));
+    return masked_fill(gather(seen, 1, at).squeeze(1), eq(sum(numbers, {1}, keep_dims()), 0), 0);
 }
 
 }  // namespace

@@ -151,6 +151,49 @@ TEST_CASE("bilinear and embedding_bag follow PyTorch", "[layers]") {
     CHECK_THROWS_WITH(embedding_bag(table, rows, {.per_sample_weights = zeros({2, 3})}),
                       Contains("BagMode::sum"));
     CHECK_THROWS_WITH(embedding_bag(table, rows + 3), Contains("embedding"));
+    for (const Dtype dtype : {float32, boolean, uint8})
+        CHECK_THROWS_WITH(embedding_bag(table, index, {.offsets = offsets.to(dtype)}),
+                          Contains("offsets are " + std::string(name(dtype))));
+}
+
+TEST_CASE("embedding_bag ends at the last offset, and its maxima keep their history", "[layers]") {
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    const auto line = [](Ids values) { return Tensor::from(values, {std::int64_t(values.size())}); };
+    const Tensor index = line({0, 1, 2, 3, 1});
+    for (const Dtype dtype : {int64, int32})
+        for (const BagMode mode : {BagMode::sum, BagMode::mean, BagMode::max}) {
+            const auto bags = [&](Ids offsets, Tensor table) {
+                return embedding_bag(
+                    table, index,
+                    {.offsets = line(offsets).to(dtype), .mode = mode, .include_last_offset = true});
+            };
+            const Tensor table = Tensor::from({1.0, 3.0, 9.0, 5.0}, {4, 1}).set_requires_grad();
+            const double first = mode == BagMode::sum ? 4 : mode == BagMode::mean ? 2 : 3;
+            const Tensor y = bags({0, 2, 2, 3}, table);
+            CHECK(test::doubles(y) == std::vector<double>{first, 0, 9});
+            sum(y).backward();
+            const double share = mode == BagMode::sum ? 1 : mode == BagMode::mean ? 0.5 : 0;
+            CHECK(test::doubles(table.grad()) ==
+                  std::vector<double>{share, mode == BagMode::max ? 1 : share, 1, 0});
+            CHECK(bags({0}, table).shape() == Shape{0, 1});
+            CHECK_THROWS_WITH(bags({0, 6}, table), Contains("at most 5"));
+            CHECK_THROWS_WITH(bags({}, table), Contains("0 offsets name no bag"));
+            for (const Tensor& some : {index, index.slice(0, 0, 0)}) {  // empty bags only
+                table.set_grad({});
+                sum(embedding_bag(table, some,
+                                  {.offsets = line({0, 0, 0}), .mode = mode, .include_last_offset = true}))
+                    .backward();
+                CHECK(test::doubles(table.grad()) == std::vector<double>(4, 0));
+            }
+        }
+    // Of padding, real rows of -inf and no real row at all.
+    const Tensor table = Tensor::from({7.0f, -inf, -inf, std::nanf("")}, {4, 1}).set_requires_grad();
+    const Tensor rows = Tensor::from(Ids{0, 1, 2, 0, 0, 0, 0, 1, 3}, {3, 3});
+    const Tensor y = embedding_bag(table, rows, {.mode = BagMode::max, .padding_idx = 0});
+    CHECK(test::doubles(y.slice(0, 0, 2)) == std::vector<double>{-inf, 0});
+    CHECK(std::isnan(y[2].item<double>()));
+    y.backward({.gradient = Tensor::from({1.0, 1.0, 1.0}, {3, 1})});
+    CHECK(test::doubles(table.grad()) == std::vector<double>{0, 1, 0, 1});
 }
 
 TEST_CASE("shape layers, distances, SwiGLU and Embedding::from_pretrained", "[layers]") {
