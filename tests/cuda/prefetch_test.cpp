@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/tensor_impl.h"
+#include "mezzo/data/batch_loader.h"
 #include "mezzo/data/loader.h"
 #include "mezzo/data/prefetch.h"
 #include "mezzo/data/transforms.h"
@@ -264,6 +265,48 @@ TEST_CASE("prefetch: one buffer that is filled again for each batch", "[cuda][da
     for (; it != std::default_sentinel; ++it) held.push_back(*it);
     REQUIRE(held.size() == 7);
     for (int i = 0; i < 7; ++i) CHECK(held[std::size_t(i)].to_vector<int>() == std::vector<int>(3, i));
+}
+
+namespace {
+
+// Samples i with a name, of which DefaultCollate makes a tensor and a std::vector.
+struct Named {
+    std::int64_t size() const { return 10; }
+    std::pair<Tensor, std::string> get(std::int64_t i) const {
+        return {full({2}, double(i)), "sample " + std::to_string(i)};
+    }
+};
+
+}  // namespace
+
+TEST_CASE("prefetch: weight and position are those of the batch in use", "[cuda][data]") {
+    for (const Device device : {cpu_device, gpu})
+        for (const int ahead : {0, 2}) {
+            if (device == gpu && no_device()) continue;
+            CAPTURE(device, ahead);
+            const data::BatchLoaderOptions options{.batch_size = 4, .shard = {.rank = 1, .size = 2}};
+            data::BatchLoader plain(Named(), options), loader(Named(), options);
+            std::vector<std::pair<double, std::int64_t>> expected, found;
+            for (const auto& batch : plain) {
+                CHECK(batch.second.size() <= 2);
+                expected.emplace_back(plain.weight(), plain.position().samples);
+            }
+            auto batches = data::prefetch(loader, {.device = device, .ahead = ahead});
+            CHECK(batches.position().samples == 0);
+            for (const auto& [x, names] : batches) {
+                CHECK((x.device() == device && std::int64_t(names.size()) == x.size(0)));
+                found.emplace_back(batches.weight(), batches.position().samples);
+            }
+            CHECK(found == expected);
+            CHECK(batches.position().epoch == 1);
+            CHECK(batches.position().samples == 0);
+            // After one batch the rest follows.
+            (void)*batches.begin();
+            CHECK((batches.position().epoch == 1 && batches.position().samples == 4));
+            loader.set_position(batches.position());
+            auto rest = data::prefetch(loader, {.device = device, .ahead = ahead});
+            CHECK((*rest.begin()).second[0] == "sample 6");
+        }
 }
 
 TEST_CASE("prefetch: on the CPU it changes nothing", "[data]") {

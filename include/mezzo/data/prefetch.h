@@ -9,6 +9,8 @@
 #include <deque>
 #include <exception>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -33,10 +35,18 @@ struct PrefetchOptions {
     int ahead = automatic_prefetch;
 };
 
-// Calls f with each tensor of a batch. A user's batch type needs such a function in its namespace.
+// Calls f with each tensor of a batch. A user's batch type needs such a function in its namespace. Items of a
+// std::vector that have none, such as strings, stay as they are.
+template <class T, class F> void each_tensor(std::vector<T>& batch, F&& f);
+template <class A, class B, class F> void each_tensor(std::pair<A, B>& batch, F&& f);
+template <class... T, class F> void each_tensor(std::tuple<T...>& batch, F&& f);
 template <class F> void each_tensor(Tensor& batch, F&& f) { f(batch); }
 template <class F> void each_tensor(Tensors& batch, F&& f) {
     for (Tensor& x : batch) f(x);
+}
+template <class T, class F> void each_tensor(std::vector<T>& batch, F&& f) {
+    if constexpr (requires(T & item) { each_tensor(item, f); })
+        for (T& item : batch) each_tensor(item, f);
 }
 template <class A, class B, class F> void each_tensor(std::pair<A, B>& batch, F&& f) {
     each_tensor(batch.first, f);
@@ -79,18 +89,48 @@ private:
 // x on the device, without history.
 [[nodiscard]] Tensor arrived(const Tensor& x, Device device);
 
+template <class T> inline constexpr bool has_weight = requires(const T& loader) { double(loader.weight()); };
+template <class T> inline constexpr bool has_position = requires(const T& loader) { loader.position(); };
+
+// The weight and position of a loader after it has returned a batch; 1 and 0 of a range without them.
+template <class Loader> double weight_of(const Loader& loader) {
+    if constexpr (has_weight<Loader>)
+        return double(loader.weight());
+    else
+        return 1;
+}
+template <class Loader> auto position_of(const Loader& loader) {
+    if constexpr (has_position<Loader>)
+        return loader.position();
+    else
+        return 0;
+}
+
+// The same of the batch that a PrefetchIterator has returned; without a position at the end of the range.
+struct NoLoader {};
+template <class Loader> struct PrefetchProgress {
+    using Position = decltype(position_of(std::declval<const Loader&>()));
+    const Loader& loader;
+    double weight = 1;
+    std::optional<Position> position = {};
+};
+
 }  // namespace detail
 
 // Iterator over [first, last) that starts copies ahead. A batch is returned after the device's queue waits
 // for its copies, so that no work reads it half copied.
-template <class Source, class Sentinel> class PrefetchIterator {
+template <class Source, class Sentinel, class Loader = detail::NoLoader> class PrefetchIterator {
+    using Progress = detail::PrefetchProgress<Loader>;
+
 public:
     using value_type = std::remove_cvref_t<decltype(*std::declval<Source&>())>;
 
-    PrefetchIterator(Source first, Sentinel last, const PrefetchOptions& options)
+    PrefetchIterator(Source first, Sentinel last, const PrefetchOptions& options,
+                     std::shared_ptr<Progress> progress = nullptr)
         : device_(options.device),
           next_(std::move(first)),
           last_(std::move(last)),
+          progress_(std::move(progress)),
           transfers_(options.device, options.ahead) {}
 
     // The batch on the device. Throws the exception that the source has thrown for it.
@@ -101,6 +141,10 @@ public:
         }
         arrive(batches_.front());
         look_ahead();
+        if (progress_ != nullptr) {
+            progress_->weight = batches_.front().weight;
+            progress_->position = batches_.front().position;
+        }
         return batches_.front().value;
     }
     PrefetchIterator& operator++() {
@@ -108,6 +152,7 @@ public:
         if (batches_.front().place == CopyState::under_way) transfers_.finish();
         batches_.pop_front();
         if (batches_.empty() && !error_) advance();
+        if (progress_ != nullptr && *this == std::default_sentinel) progress_->position.reset();
         return *this;
     }
     friend bool operator==(const PrefetchIterator& it, std::default_sentinel_t) {
@@ -119,11 +164,16 @@ private:
     struct Loaded {
         value_type value;
         CopyState place = CopyState::source;
+        double weight = 1;
+        typename Progress::Position position = {};
     };
 
     void load() {
         batches_.push_back({*next_});
         taken_ = true;
+        if (progress_ == nullptr) return;
+        batches_.back().weight = detail::weight_of(progress_->loader);
+        batches_.back().position = detail::position_of(progress_->loader);
     }
     // Skips a batch that was not read, or that the source could not make.
     PrefetchIterator& skip() {
@@ -166,6 +216,7 @@ private:
     Device device_;
     Source next_;
     Sentinel last_;
+    std::shared_ptr<Progress> progress_;
     bool taken_ = false;          // the batch at next_ is in batches_, or has been
     std::deque<Loaded> batches_;  // the one in use and those ahead
     std::exception_ptr error_;    // of the source, behind all of batches_
@@ -174,15 +225,34 @@ private:
 
 // The result of prefetch().
 template <class Batches> class Prefetcher {
+    using Loader = std::remove_cvref_t<Batches>;
+    using Progress = detail::PrefetchProgress<Loader>;
+
 public:
     Prefetcher(Batches&& batches, const PrefetchOptions& options)
         : batches_(std::forward<Batches>(batches)), options_(options) {}
-    auto begin() { return PrefetchIterator(std::begin(batches_), std::end(batches_), options_); }
+    // The iterator must not outlive this object.
+    auto begin() {
+        progress_.reset(new Progress{batches_});
+        auto first = std::begin(batches_);
+        auto last = std::end(batches_);
+        return PrefetchIterator<decltype(first), decltype(last), Loader>(std::move(first), std::move(last),
+                                                                         options_, progress_);
+    }
     std::default_sentinel_t end() const { return {}; }
+
+    // Those of the loader after the batch that was returned last: its own are those of a batch ahead.
+    [[nodiscard]] double weight() const requires(detail::has_weight<Loader>) {
+        return progress_ != nullptr ? progress_->weight : batches_.weight();
+    }
+    [[nodiscard]] auto position() const requires(detail::has_position<Loader>) {
+        return progress_ != nullptr && progress_->position ? *progress_->position : batches_.position();
+    }
 
 private:
     Batches batches_;  // a reference, if it was given a variable
     PrefetchOptions options_;
+    std::shared_ptr<Progress> progress_;  // of the iterator begun last
 };
 
 // Returns the batches of any range on the device: for (const auto& batch : prefetch(batches, {.device =
@@ -191,6 +261,7 @@ private:
 // only if it is more than ahead + 2 steps ahead of the device.
 //  - Values, their order and exceptions are the same as without it. A batch is not overwritten while it is in
 //    use. Only random numbers that the range itself draws from the common stream are drawn earlier.
+//  - weight() and position() of a loader are ahead, too: those of the result are of the batch in use.
 //  - Tensors are detached; those on a device already stay there. On the CPU nothing is prefetched.
 //  - The device holds `ahead` more batches. If there is no memory for them, they are copied when they are
 //    read.
