@@ -1,5 +1,8 @@
 // Hooks of modules: functions that run before and after a module's call, and in its backward. Module has the
-// functions that register them.
+// functions that register them. In a call of a class derived from a layer they run once: around the whole if
+// its operator() passes its work to with_hooks(), or Sequential or AnyModule calls it, else around the
+// layer's own call within. A hook that holds a handle to its module, such as a copy of the Sequential around
+// it, keeps it alive until remove().
 //
 //   const nn::RemovableHandle handle = net[0].register_forward_hook(
 //       [](const nn::Module&, const Tensors&, Tensors& outputs) { outputs[0] = outputs[0] * 2; });
