@@ -240,7 +240,7 @@ double LBFGSStep::evaluate() {
     return option("maximize") != 0 ? -value : value;
 }
 
-// A point of the line search. A loss that is not a number is as high as infinity.
+// A point of the line search. A loss or slope that is not a number is as high as infinity.
 Point LBFGSStep::point(double length) {
     write(x_ + history_.direction * length);
     const double loss = evaluate();

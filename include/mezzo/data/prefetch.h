@@ -9,7 +9,6 @@
 #include <deque>
 #include <exception>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "mezzo/device.h"
+#include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
 #pragma GCC visibility push(default)
@@ -108,8 +108,9 @@ template <class Loader> auto position_of(const Loader& loader) {
 
 // The same of the batch that a PrefetchIterator has returned; without a position at the end of the range.
 struct NoLoader {};
-template <class Loader> struct PrefetchProgress {
+template <class Loader> struct PrefetchProgress : mezzo::detail::SharedObject {
     using Position = decltype(position_of(std::declval<const Loader&>()));
+    explicit PrefetchProgress(const Loader& l) : loader(l) {}
     const Loader& loader;
     double weight = 1;
     std::optional<Position> position = {};
@@ -120,17 +121,17 @@ template <class Loader> struct PrefetchProgress {
 // Iterator over [first, last) that starts copies ahead. A batch is returned after the device's queue waits
 // for its copies, so that no work reads it half copied.
 template <class Source, class Sentinel, class Loader = detail::NoLoader> class PrefetchIterator {
-    using Progress = detail::PrefetchProgress<Loader>;
+    using Progress = mezzo::detail::SharedHandle<detail::PrefetchProgress<Loader>>;
 
 public:
     using value_type = std::remove_cvref_t<decltype(*std::declval<Source&>())>;
 
     PrefetchIterator(Source first, Sentinel last, const PrefetchOptions& options,
-                     std::shared_ptr<Progress> progress = nullptr)
+                     const std::optional<Progress>& progress = {})
         : device_(options.device),
           next_(std::move(first)),
           last_(std::move(last)),
-          progress_(std::move(progress)),
+          progress_(progress),
           transfers_(options.device, options.ahead) {}
 
     // The batch on the device. Throws the exception that the source has thrown for it.
@@ -141,9 +142,9 @@ public:
         }
         arrive(batches_.front());
         look_ahead();
-        if (progress_ != nullptr) {
-            progress_->weight = batches_.front().weight;
-            progress_->position = batches_.front().position;
+        if (progress_) {
+            (*progress_)->weight = batches_.front().weight;
+            (*progress_)->position = batches_.front().position;
         }
         return batches_.front().value;
     }
@@ -152,7 +153,7 @@ public:
         if (batches_.front().place == CopyState::under_way) transfers_.finish();
         batches_.pop_front();
         if (batches_.empty() && !error_) advance();
-        if (progress_ != nullptr && *this == std::default_sentinel) progress_->position.reset();
+        if (progress_ && *this == std::default_sentinel) (*progress_)->position.reset();
         return *this;
     }
     friend bool operator==(const PrefetchIterator& it, std::default_sentinel_t) {
@@ -165,15 +166,15 @@ private:
         value_type value;
         CopyState place = CopyState::source;
         double weight = 1;
-        typename Progress::Position position = {};
+        typename detail::PrefetchProgress<Loader>::Position position = {};
     };
 
     void load() {
         batches_.push_back({*next_});
         taken_ = true;
-        if (progress_ == nullptr) return;
-        batches_.back().weight = detail::weight_of(progress_->loader);
-        batches_.back().position = detail::position_of(progress_->loader);
+        if (!progress_) return;
+        batches_.back().weight = detail::weight_of((*progress_)->loader);
+        batches_.back().position = detail::position_of((*progress_)->loader);
     }
     // Skips a batch that was not read, or that the source could not make.
     PrefetchIterator& skip() {
@@ -216,7 +217,7 @@ private:
     Device device_;
     Source next_;
     Sentinel last_;
-    std::shared_ptr<Progress> progress_;
+    std::optional<Progress> progress_;
     bool taken_ = false;          // the batch at next_ is in batches_, or has been
     std::deque<Loaded> batches_;  // the one in use and those ahead
     std::exception_ptr error_;    // of the source, behind all of batches_
@@ -226,14 +227,14 @@ private:
 // The result of prefetch().
 template <class Batches> class Prefetcher {
     using Loader = std::remove_cvref_t<Batches>;
-    using Progress = detail::PrefetchProgress<Loader>;
+    using Progress = mezzo::detail::SharedHandle<detail::PrefetchProgress<Loader>>;
 
 public:
     Prefetcher(Batches&& batches, const PrefetchOptions& options)
         : batches_(std::forward<Batches>(batches)), options_(options) {}
     // The iterator must not outlive this object.
     auto begin() {
-        progress_.reset(new Progress{batches_});
+        progress_.emplace(new detail::PrefetchProgress<Loader>(batches_));
         auto first = std::begin(batches_);
         auto last = std::end(batches_);
         return PrefetchIterator<decltype(first), decltype(last), Loader>(std::move(first), std::move(last),
@@ -243,16 +244,16 @@ public:
 
     // Those of the loader after the batch that was returned last: its own are those of a batch ahead.
     [[nodiscard]] double weight() const requires(detail::has_weight<Loader>) {
-        return progress_ != nullptr ? progress_->weight : batches_.weight();
+        return progress_ ? (*progress_)->weight : batches_.weight();
     }
     [[nodiscard]] auto position() const requires(detail::has_position<Loader>) {
-        return progress_ != nullptr && progress_->position ? *progress_->position : batches_.position();
+        return progress_ && (*progress_)->position ? *(*progress_)->position : batches_.position();
     }
 
 private:
     Batches batches_;  // a reference, if it was given a variable
     PrefetchOptions options_;
-    std::shared_ptr<Progress> progress_;  // of the iterator begun last
+    std::optional<Progress> progress_;  // of the iterator begun last
 };
 
 // Returns the batches of any range on the device: for (const auto& batch : prefetch(batches, {.device =
