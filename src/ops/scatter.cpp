@@ -273,8 +273,8 @@ Tensor masked_scatter(const Tensor& given, const Tensor& mask, const Tensor& sou
         check(needed <= source.numel(), ErrorKind::value, name, ": the mask holds for ", needed,
               " elements, and source has ", source.numel());
     }
-    if (x.numel() == 0) return x.clone();
-    if (source.numel() == 0) return masked_fill(x, mask, is_floating(x.dtype()) ? Scalar(NAN) : Scalar(0)unchanged(x, source);
+    if (x.numel() == 0) return unchanged(x, source);
+    if (source.numel() == 0) return masked_fill(x, mask, is_floating(x.dtype()) ? Scalar(NAN) : Scalar(0));
     const Tensor index = masked_fill(cumsum(hit, 0) - 1, !hit, 0);
     const Tensor values = index_select(source.reshape({source.numel()}), 0, index);
     return where(hit.reshape(shape), values.reshape(shape), x);
