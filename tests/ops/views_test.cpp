@@ -2,6 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include "mezzo/autograd.h"
+#include "mezzo/image_ops.h"
+#include "mezzo/reduce_ops.h"
+#include "mezzo/shape_ops.h"
 #include "tests/support/support.h"
 
 using namespace mezzo;
