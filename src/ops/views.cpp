@@ -183,8 +183,7 @@ Tensor Tensor::t() const {
 Tensor Tensor::slice(std::int64_t along, std::int64_t start, std::int64_t end, std::int64_t step) const {
     check_defined("slice", *this);
     check(dim() > 0, ErrorKind::shape, "slice: a 0-dim tensor has no dimension to slice");
-    check(step > 0, ErrorKind::value, "slice: step ", step,
-          " is not positive; flip() reverses a dimension");
+    check(step > 0, ErrorKind::value, "slice: step ", step, " is not positive; flip() reverses a dimension");
     const int d = wrap_dim("slice", along, dim());
     const std::int64_t n = shape()[d];
     const auto within = [n](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + n : i, 0, n); };

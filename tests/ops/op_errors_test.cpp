@@ -37,10 +37,7 @@ const Bad bad[] = {
     {[] { neg(zeros({2}, {.dtype = boolean})); }, ErrorKind::dtype, "neg:", "boolean"},
     {[] { clamp(f({2}), 2, 1); }, ErrorKind::value, "clamp:", "2"},
     {[] { where(f({2}), f({2}), f({2})); }, ErrorKind::dtype, "where:", "boolean"},
-    {[] {
-         masked_fill(f({2}), zeros({3}, {.dtype = boolean}), 0);
-     },
-     ErrorKind::shape, "masked_fill:", "[3]"},
+    {[] { masked_fill(f({2}), zeros({3}, {.dtype = boolean}), 0); }, ErrorKind::shape, "masked_fill:", "[3]"},
     {[] {
          matmul(f({2, 3}), f({4, 5}));
      },

@@ -49,16 +49,34 @@ Table of_schema() {
         return either(c, [](const auto& a, const auto& b) { return mz::name(as_tensor(a), as_tensor(b)); }); \
     };
 #include <mezzo/ops.def>
-#define UNARY(name) table[#name] = [](const Call& c) -> Tensors { return {mz::name(c.x())}; };
-    UNARY(exp2)
-    UNARY(log2)
-    UNARY(log10)
-    UNARY(tan)
-    UNARY(asin)
-    UNARY(acos)
-    UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(asinh) UNARY(acosh) UNARY(atanh) UNARY(erfc) UNARY(erfinv)
-        UNARY(lgamma) UNARY(digamma) UNARY(selu) UNARY(relu6) UNARY(hardsigmoid) UNARY(hardswish)
-            UNARY(logsigmoid) UNARY(isfinite) UNARY(isnan) UNARY(isinf) UNARY(logical_not) return table;
+#define UNARY(name) table[#name] = [](const Call& c) -> Tensors { return {mz::name(c.x())}; }
+    UNARY(exp2);
+    UNARY(log2);
+    UNARY(log10);
+    UNARY(tan);
+    UNARY(asin);
+    UNARY(acos);
+    UNARY(atan);
+    UNARY(sinh);
+    UNARY(cosh);
+    UNARY(asinh);
+    UNARY(acosh);
+    UNARY(atanh);
+    UNARY(erfc);
+    UNARY(erfinv);
+    UNARY(lgamma);
+    UNARY(digamma);
+    UNARY(selu);
+    UNARY(relu6);
+    UNARY(hardsigmoid);
+    UNARY(hardswish);
+    UNARY(logsigmoid);
+    UNARY(isfinite);
+    UNARY(isnan);
+    UNARY(isinf);
+    UNARY(logical_not);
+#undef UNARY
+    return table;
 }
 
 // Quotients, which have a mode of rounding.
