@@ -4,7 +4,7 @@
     tools/pytorch_names.py            compare the page with the list, and the list with the headers (needs no PyTorch)
     tools/pytorch_names.py --write    write the page
     tools/pytorch_names.py --update   bring the list up to the installed PyTorch; new names get the answer "?"
-A line of the list is a name that mezzo has too, `name = expression`, or `name - reason`."""
+A line of the list has names that mezzo has too, or is `name = expression`, `name - reason`, or `name ?`."""
 import argparse
 import inspect
 import pathlib
@@ -23,9 +23,10 @@ def read():
     for line in LIST.read_text().splitlines():
         if line.startswith("["):
             modules.append((line[1:-1], {}))
-        elif line:
-            name, _, answer = line.partition(" ")
-            modules[-1][1][name] = answer
+        elif answered := re.fullmatch(r"(\w+) ([=?-].*)", line):
+            modules[-1][1][answered[1]] = answered[2]
+        else:
+            modules[-1][1].update({name: "" for name in line.split()})
     return modules
 
 
@@ -96,14 +97,16 @@ def of_torch():
 
 def update():
     known, names = dict(read()) if LIST.exists() else {}, declared()
-    lines = []
-    for module, public in of_torch():
-        lines.append(f"[{module}]")
-        for name in public:
-            answer = known.get(module, {}).get(name, "" if name in names else "?")
-            lines.append(f"{name} {answer}".rstrip())
-        lines.append("")
-    LIST.write_text("\n".join(lines))
+    write_list([(module, {name: known.get(module, {}).get(name, "" if name in names else "?") for name in public}) for module, public in of_torch()])
+
+
+def write_list(modules):
+    parts = []
+    for module, answers in modules:
+        same = " ".join(name for name, answer in answers.items() if not answer)
+        parts.append(f"[{module}]\n" + textwrap.fill(same, 110, break_on_hyphens=False) + "\n")
+        parts.append("".join(f"{name} {answer}\n" for name, answer in answers.items() if answer))
+    LIST.write_text("".join(parts))
 
 
 def main():
