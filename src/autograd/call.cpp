@@ -94,8 +94,7 @@ bool any_tracked(In inputs) {
 // The dtype in which a decomposition computes with inputs of a dtype.
 Dtype computed_in(Dtype dtype) { return is_16bit(dtype) ? float32 : dtype; }
 
-// y, or a copy if it is in the memory of one of the values: an in-place write to an op's result must not
-// reach its inputs.
+// y, or a copy of it if y uses the memory of a value. Writes to an op's result must not reach its inputs.
 Tensor apart_from(const Tensor& y, const Tensors& values) {
     for (const Tensor& x : values)
         if (x.defined() && x.impl()->storage == y.impl()->storage) return y.clone();

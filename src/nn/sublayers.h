@@ -2,6 +2,10 @@
 // (dropout_add_layer_norm), or with the parts called one by one where hooks want to see them.
 #pragma once
 
+#include <memory>
+#include <vector>
+
+#include "mezzo/autograd.h"
 #include "mezzo/transformer.h"
 
 namespace mezzo::nn {
@@ -26,5 +30,21 @@ private:
     Tensor linear_and_norm(const Linear& last, const LayerNorm& norm, const Tensor& x,
                            const Tensor& residual) const;
 };
+
+// The last of x = call(layer, {x, others...}) over the layers, for inputs {x, others...}. Checkpointed layers
+// and `call` are copied, because backward runs them again.
+template <class Layer, class Call>
+Tensor through_layers(const std::vector<Layer>& layers, bool checkpointed, Tensors inputs, const Call& call) {
+    for (const Layer& layer : layers) {
+        if (!checkpointed) {
+            inputs[0] = call(layer, inputs);
+            continue;
+        }
+        const auto copy = std::make_shared<const Layer>(layer);
+        const auto segment = [copy, call](const Tensors& in) { return Tensors{call(*copy, in)}; };
+        inputs[0] = autograd::checkpoint(segment, inputs)[0];
+    }
+    return inputs[0];
+}
 
 }  // namespace mezzo::nn

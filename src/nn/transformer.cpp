@@ -1,8 +1,6 @@
 // The Transformer encoder, and the parts that its layers share with the decoder's.
 #include "mezzo/transformer.h"
 
-#include <memory>
-
 #include "mezzo/autograd.h"
 #include "mezzo/module_scope.h"
 #include "nn/sublayers.h"
@@ -105,16 +103,9 @@ void TransformerEncoder::visit_fields(FieldVisitor& visitor) {
 Tensor TransformerEncoder::operator()(const Tensor& input, const AttentionMasks& masks) const {
     const ModuleScope here(*this);
     const auto run = [&](const Tensor& x) {
-        Tensor y = x;
-        for (const TransformerEncoderLayer& layer : layers) {
-            if (!checkpoint_layers) {
-                y = layer(y, masks);
-                continue;
-            }
-            const auto copy = std::make_shared<const TransformerEncoderLayer>(layer);
-            const auto segment = [copy, masks](const Tensors& in) { return Tensors{(*copy)(in[0], masks)}; };
-            y = autograd::checkpoint(segment, {y})[0];
-        }
+        const Tensor y = through_layers(
+            layers, checkpoint_layers, {x},
+            [masks](const TransformerEncoderLayer& layer, const Tensors& in) { return layer(in[0], masks); });
         return final_norm ? norm(y) : y;
     };
     return with_hooks(run, input);

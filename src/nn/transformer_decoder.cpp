@@ -1,6 +1,4 @@
 // The Transformer decoder, and encoder and decoder together.
-#include <memory>
-
 #include "mezzo/autograd.h"
 #include "mezzo/init.h"
 #include "mezzo/module_scope.h"
@@ -61,18 +59,10 @@ Tensor TransformerDecoder::operator()(const Tensor& tgt, const Tensor& memory,
                                       const DecoderMasks& masks) const {
     const ModuleScope here(*this);
     const auto run = [&](const Tensor& x, const Tensor& m) {
-        Tensor y = x;
-        for (const TransformerDecoderLayer& layer : layers) {
-            if (!checkpoint_layers) {
-                y = layer(y, m, masks);
-                continue;
-            }
-            const auto copy = std::make_shared<const TransformerDecoderLayer>(layer);
-            const auto segment = [copy, masks](const Tensors& in) {
-                return Tensors{(*copy)(in[0], in[1], masks)};
-            };
-            y = autograd::checkpoint(segment, {y, m})[0];
-        }
+        const auto call = [masks](const TransformerDecoderLayer& layer, const Tensors& in) {
+            return layer(in[0], in[1], masks);
+        };
+        const Tensor y = through_layers(layers, checkpoint_layers, {x, m}, call);
         return final_norm ? norm(y) : y;
     };
     return with_hooks(run, tgt, memory);

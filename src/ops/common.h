@@ -46,8 +46,8 @@ Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims);
 // x in float32 if it is 16 bit, as decompositions compute; otherwise x itself.
 inline Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, float32) : x; }
 
-// y, or a copy if it is in the memory of x: an in-place write to a result must not reach the input, unless
-// the function is a view.
+// y, or a copy of it if y uses the memory of x. Writes to a result must not reach the input unless the
+// function is a view.
 Tensor in_own_memory(const Tensor& y, const Tensor& x);
 
 // Whether an op called now with x, y, … would be recorded.
