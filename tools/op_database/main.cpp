@@ -11,6 +11,7 @@
 #include <exception>
 #include <fstream>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -121,7 +122,8 @@ int parse_and_run(int argc, char** argv) {
     auto* const flag = app.add_flag("--list", list, "print the names of the functions");
     app.add_option("folder", folder, "where the files are")->check(CLI::ExistingDirectory)->excludes(flag);
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
-    if (folder.empty())
+    if (folder.empty() && !list) throw std::runtime_error("name a folder, or use --list");
+    if (list)
         for (const auto& [name, run] : table()) std::puts(name.c_str());
     else
         run_all(folder);
