@@ -120,15 +120,15 @@ template <class P> struct PlacesOf {
 };
 
 // Calls f(blocks of B vectors, channel, elements in the last vector): whole blocks first, then single
-// vectors.
+// vectors, of which the last can be a part of one.
 template <int B> struct Block { static constexpr int vectors = B; };
 template <int B, class T, class F>
 MEZZO_INLINE void for_channels(std::int64_t first, std::int64_t last, const F f) {
     constexpr std::int64_t lanes = VectorOf<T>::lanes;
     std::int64_t c = first;
-    for (; c + B * lanes <= last; c += B * lanes) f(Block<B>{}, c, lanes);
-    for (; c + lanes <= last; c += lanes) f(Block<1>{}, c, lanes);
-    if (c < last) f(Block<1>{}, c, last - c);
+    if constexpr (B > 1)
+        for (; c + B * lanes <= last; c += B * lanes) f(Block<B>{}, c, lanes);
+    for (; c < last; c += lanes) f(Block<1>{}, c, last - c < lanes ? last - c : lanes);
 }
 
 // The sum over rows and columns of the run of one pixel, for B vectors of channels: sums of up to 256
@@ -246,13 +246,16 @@ MEZZO_INLINE void max_pixel(const MaxRow<T>& row, const kernels::PoolPlaces& row
     }
 }
 
+// Vectors of channels that are computed together. Wide positions are rare: their loops are small instead.
+template <class P> constexpr int max_block = sizeof(P) == 1 ? 4 : 1;
+
 template <class T, class P> void max_row(const MaxRow<T>& row) {
     const kernels::PoolPlaces rows =
         kernels::places_of(row.height, row.image_height, row.result_height, row.row);
     for (std::int64_t i = 0; i < row.result_width; ++i) {
         const kernels::PoolPlaces columns =
             kernels::places_of(row.width, row.image_width, row.result_width, i);
-        for_channels<4, T>(
+        for_channels<max_block<P>, T>(
             row.first,
             row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
                 max_pixel<T, P, decltype(block)::vectors>(row, rows, columns, i, c, n);
@@ -300,7 +303,7 @@ template <class T, class P> void max_grad_row(const MaxRow<T>& row) {
     const kernels::PoolReaders rows =
         kernels::readers_of(row.height, row.image_height, row.result_height, row.row);
     for (std::int64_t i = 0; i < row.image_width; ++i)
-        for_channels<4, T>(
+        for_channels<max_block<P>, T>(
             row.first,
             row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
                 max_grad_pixel<T, P, decltype(block)::vectors>(row, rows, i, c, n);

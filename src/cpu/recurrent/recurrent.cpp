@@ -18,10 +18,7 @@ using kernels::RecurrentStep;
 const RecurrentLoopsOf& loops_of(Dtype dtype) {
     const RecurrentLoops& loops =
         loops_for<RecurrentLoops, recurrent_portable, recurrent_avx2, recurrent_avx512>(active_isa());
-    return dtype == float64   ? loops.f64
-           : dtype == float32 ? loops.f32
-           : dtype == float16 ? loops.f16
-                              : loops.bf16;
+    return dtype == float64 ? loops.f64 : loops.f32;
 }
 
 // Pointer to row `row` of rows of `bytes`; null if the base is null.
@@ -61,7 +58,8 @@ void pass(const RecurrentStep& s) {
     const auto loop = loops_of(s.dtype).forward[int(s.cell)];
     const RowBytes bytes(s);
     const auto compute = [&](std::int64_t b) {
-        const RecurrentRow row{.n = s.hidden,
+        const RecurrentRow row{.dtype = s.dtype,
+                               .n = s.hidden,
                                .gates = row_at(s.gates, b, bytes.own * bytes.gates),
                                .bias = s.bias,
                                .state = row_at(s.state, b, bytes.own),
@@ -104,7 +102,8 @@ void grad_pass(const RecurrentGradStep& s) {
     const RowBytes bytes(s);
     parallel_for(s.batch, rows_worth_a_thread(s.hidden), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t b = begin; b < end; ++b) {
-            const RecurrentGradRow row{.n = s.hidden,
+            const RecurrentGradRow row{.dtype = s.dtype,
+                                       .n = s.hidden,
                                        .g = row_at(s.g, b, bytes.own),
                                        .carried_in = row_at(s.carried_in, b, bytes.wide),
                                        .new_state = row_at(s.new_state, b, bytes.own),

@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "cpu/elementwise/convert.h"
 #include "cpu/isa/vector.h"
 #include "cpu/recurrent/recurrent_loops.h"
 #include "kernels/recurrent_cell.h"
@@ -19,9 +20,6 @@
 namespace mezzo::cpu {
 namespace {
 
-template <class T> struct ComputedIn { using R = float; };
-template <> struct ComputedIn<double> { using R = double; };
-
 // Rows are computed in blocks, whose 16-bit elements are converted on the way in and out.
 constexpr std::int64_t block = 256;
 
@@ -29,59 +27,46 @@ template <class R> struct Zeros {
     alignas(64) R values[block] = {};
 };
 
+template <class P> MEZZO_INLINE P* part(P* base, Dtype dtype, std::int64_t elements) {
+    using Byte = std::conditional_t<std::is_const_v<P>, const char, char>;
+    return base == nullptr ? nullptr : static_cast<Byte*>(base) + elements * std::int64_t(size_of(dtype));
+}
+
 // Elements to read, as R: as stored, converted, or zeros for a null pointer.
-template <class T, class R> class Elements {
+template <class R> class Elements {
 public:
-    explicit Elements(const void* base) : base_(static_cast<const T*>(base)) {}
-    MEZZO_INLINE const R* read(std::int64_t begin, std::int64_t n, const Zeros<R>& zeros) {
+    explicit Elements(const void* base, Dtype dtype = dtype_of<R>()) : base_(base), dtype_(dtype) {}
+    const R* read(std::int64_t begin, std::int64_t n, const Zeros<R>& zeros) {
         if (base_ == nullptr) return zeros.values;
-        if constexpr (sizeof(T) == sizeof(R)) {
-            return base_ + begin;
-        } else {
-            std::int64_t i = 0;
-            for (; i + MEZZO_LANES <= n; i += MEZZO_LANES)
-                store<MEZZO_LANES>(buffer_ + i, load<MEZZO_LANES>(base_ + begin + i));
-            if (i < n) store<MEZZO_LANES>(buffer_ + i, load_first<MEZZO_LANES>(base_ + begin + i, n - i));
-            return buffer_;
-        }
-    }
-
-private:
-    const T* base_;
-    alignas(64) R buffer_[sizeof(T) == sizeof(R) ? 1 : block];
-};
-
-// Elements to write, as R; a null pointer drops them.
-template <class T, class R> class Writer {
-public:
-    explicit Writer(void* base) : base_(static_cast<T*>(base)) {}
-    MEZZO_INLINE R* open(std::int64_t begin) {
-        if constexpr (sizeof(T) == sizeof(R)) {
-            if (base_ != nullptr) return base_ + begin;
-        }
+        const void* const from = part(base_, dtype_, begin);
+        if (dtype_ == dtype_of<R>()) return static_cast<const R*>(from);
+        convert(from, dtype_, buffer_, dtype_of<R>(), n);
         return buffer_;
     }
-    MEZZO_INLINE void close(std::int64_t begin, std::int64_t n) {
-        if constexpr (sizeof(T) != sizeof(R)) {
-            if (base_ == nullptr) return;
-            std::int64_t i = 0;
-            for (; i + MEZZO_LANES <= n; i += MEZZO_LANES)
-                store<MEZZO_LANES>(base_ + begin + i, load<MEZZO_LANES>(buffer_ + i));
-            if (i < n) store_first<MEZZO_LANES>(base_ + begin + i, load<MEZZO_LANES>(buffer_ + i), n - i);
-        }
-    }
 
 private:
-    T* base_;
+    const void* base_;
+    Dtype dtype_;
     alignas(64) R buffer_[block];
 };
 
-template <class T> MEZZO_INLINE const void* part(const void* base, std::int64_t elements) {
-    return base == nullptr ? nullptr : static_cast<const T*>(base) + elements;
-}
-template <class T> MEZZO_INLINE void* part(void* base, std::int64_t elements) {
-    return base == nullptr ? nullptr : static_cast<T*>(base) + elements;
-}
+// Elements to write, as R; a null pointer drops them.
+template <class R> class Writer {
+public:
+    explicit Writer(void* base, Dtype dtype = dtype_of<R>()) : base_(base), dtype_(dtype) {}
+    R* open(std::int64_t begin) {
+        return base_ != nullptr && dtype_ == dtype_of<R>() ? static_cast<R*>(base_) + begin : buffer_;
+    }
+    void close(std::int64_t begin, std::int64_t n) {
+        if (base_ != nullptr && dtype_ != dtype_of<R>())
+            convert(buffer_, dtype_of<R>(), part(base_, dtype_, begin), dtype_, n);
+    }
+
+private:
+    void* base_;
+    Dtype dtype_;
+    alignas(64) R buffer_[block];
+};
 
 // Calls body(begin, count) for the blocks of a row.
 template <class F> MEZZO_INLINE void for_blocks(std::int64_t n, const F body) {
@@ -89,12 +74,11 @@ template <class F> MEZZO_INLINE void for_blocks(std::int64_t n, const F body) {
         body(begin, n - begin < block ? n - begin : block);
 }
 
-template <class T, bool relu> void rnn_row(const RecurrentRow& row) {
-    using R = typename ComputedIn<T>::R;
+template <class R, bool relu> void rnn_row(const RecurrentRow& row) {
     const Zeros<R> zeros;
-    Elements<T, R> gates(row.gates);
-    Elements<R, R> product(row.product);
-    Writer<T, R> new_state(row.new_state);
+    Elements<R> gates(row.gates, row.dtype);
+    Elements<R> product(row.product);
+    Writer<R> new_state(row.new_state, row.dtype);
     for_blocks(
         row.n, [&](std::int64_t begin, std::int64_t n) __attribute__((always_inline)) {
             const R *const x = gates.read(begin, n, zeros), *const p = product.read(begin, n, zeros);
@@ -105,16 +89,15 @@ template <class T, bool relu> void rnn_row(const RecurrentRow& row) {
         });
 }
 
-template <class T> void lstm_row(const RecurrentRow& row) {
-    using R = typename ComputedIn<T>::R;
+template <class R> void lstm_row(const RecurrentRow& row) {
     const Zeros<R> zeros;
-    const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.gates, k * row.n)); };
-    const auto summand = [&](int k) { return Elements<R, R>(part<R>(row.product, k * row.n)); };
-    const auto keeper = [&](int k) { return Writer<T, R>(part<T>(row.saved, k * row.n)); };
-    Elements<T, R> gates[4] = {gate(0), gate(1), gate(2), gate(3)};
-    Elements<R, R> products[4] = {summand(0), summand(1), summand(2), summand(3)}, cell_state(row.cell_state);
-    Writer<T, R> saved[4] = {keeper(0), keeper(1), keeper(2), keeper(3)}, new_state(row.new_state);
-    Writer<R, R> new_cell(row.new_cell), last_cell(row.last_cell);
+    const auto gate = [&](int k) { return Elements<R>(part(row.gates, row.dtype, k * row.n), row.dtype); };
+    const auto summand = [&](int k) { return Elements<R>(part(row.product, dtype_of<R>(), k * row.n)); };
+    const auto keeper = [&](int k) { return Writer<R>(part(row.saved, row.dtype, k * row.n), row.dtype); };
+    Elements<R> gates[4] = {gate(0), gate(1), gate(2), gate(3)};
+    Elements<R> products[4] = {summand(0), summand(1), summand(2), summand(3)}, cell_state(row.cell_state);
+    Writer<R> saved[4] = {keeper(0), keeper(1), keeper(2), keeper(3)}, new_state(row.new_state, row.dtype);
+    Writer<R> new_cell(row.new_cell), last_cell(row.last_cell);
     for_blocks(
         row.n, [&](std::int64_t begin, std::int64_t n) __attribute__((always_inline)) {
             const R *x[4], *p[4], *const c = cell_state.read(begin, n, zeros);
@@ -144,16 +127,20 @@ template <class T> void lstm_row(const RecurrentRow& row) {
         });
 }
 
-template <class T> void gru_row(const RecurrentRow& row) {
-    using R = typename ComputedIn<T>::R;
+template <class R> void gru_row(const RecurrentRow& row) {
     const Zeros<R> zeros;
-    const auto gate = [&](const void* base, int k) { return Elements<T, R>(part<T>(base, k * row.n)); };
-    const auto summand = [&](int k) { return Elements<R, R>(part<R>(row.product, k * row.n)); };
-    const auto keeper = [&](int k) { return Writer<T, R>(part<T>(row.saved, k * row.n)); };
-    Elements<T, R> xr = gate(row.gates, 0), xz = gate(row.gates, 1), xn = gate(row.gates, 2);
-    Elements<T, R> br = gate(row.bias, 0), bz = gate(row.bias, 1), bn = gate(row.bias, 2), state(row.state);
-    Elements<R, R> pr = summand(0), pz = summand(1), pn = summand(2);
-    Writer<T, R> kr = keeper(0), kz = keeper(1), kn = keeper(2), kp = keeper(3), new_state(row.new_state);
+    const bool limited = row.dtype == float16;
+    const auto gate = [&](const void* base, int k) {
+        return Elements<R>(part(base, row.dtype, k * row.n), row.dtype);
+    };
+    const auto summand = [&](int k) { return Elements<R>(part(row.product, dtype_of<R>(), k * row.n)); };
+    const auto keeper = [&](int k) { return Writer<R>(part(row.saved, row.dtype, k * row.n), row.dtype); };
+    Elements<R> xr = gate(row.gates, 0), xz = gate(row.gates, 1), xn = gate(row.gates, 2);
+    Elements<R> br = gate(row.bias, 0), bz = gate(row.bias, 1), bn = gate(row.bias, 2),
+                state(row.state, row.dtype);
+    Elements<R> pr = summand(0), pz = summand(1), pn = summand(2);
+    Writer<R> kr = keeper(0), kz = keeper(1), kn = keeper(2), kp = keeper(3),
+              new_state(row.new_state, row.dtype);
     for_blocks(
         row.n, [&](std::int64_t begin, std::int64_t n) __attribute__((always_inline)) {
             const auto of = [&](auto& from) __attribute__((always_inline)) {
@@ -170,21 +157,20 @@ template <class T> void gru_row(const RecurrentRow& row) {
                 k0[i] = s.r;
                 k1[i] = s.z;
                 k2[i] = s.n;
-                k3[i] = std::is_same_v<T, float16_t> ? functors::within_float16(s.p) : s.p;
+                k3[i] = limited ? functors::within_float16(s.p) : s.p;
                 h[i] = s.h;
             }
-            Writer<T, R>* const all[] = {&kr, &kz, &kn, &kp, &new_state};
-            for (Writer<T, R>* one : all) one->close(begin, n);
+            Writer<R>* const all[] = {&kr, &kz, &kn, &kp, &new_state};
+            for (Writer<R>* one : all) one->close(begin, n);
         });
 }
 
-template <class T, bool relu> void rnn_grad_row(const RecurrentGradRow& row) {
-    using R = typename ComputedIn<T>::R;
+template <class R, bool relu> void rnn_grad_row(const RecurrentGradRow& row) {
     const Zeros<R> zeros;
-    Elements<T, R> g(row.g), new_state(row.new_state);
-    Elements<R, R> carried(row.carried_in);
-    Writer<R, R> direct(row.carried);
-    Writer<T, R> gates(row.gates);
+    Elements<R> g(row.g, row.dtype), new_state(row.new_state, row.dtype);
+    Elements<R> carried(row.carried_in);
+    Writer<R> direct(row.carried);
+    Writer<R> gates(row.gates, row.dtype);
     for_blocks(
         row.n, [&](std::int64_t begin, std::int64_t n) __attribute__((always_inline)) {
             const R *const from = g.read(begin, n, zeros), *const later = carried.read(begin, n, zeros),
@@ -199,15 +185,14 @@ template <class T, bool relu> void rnn_grad_row(const RecurrentGradRow& row) {
         });
 }
 
-template <class T> void lstm_grad_row(const RecurrentGradRow& row) {
-    using R = typename ComputedIn<T>::R;
+template <class R> void lstm_grad_row(const RecurrentGradRow& row) {
     const Zeros<R> zeros;
-    const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.saved, k * row.n)); };
-    const auto writer = [&](int k) { return Writer<T, R>(part<T>(row.gates, k * row.n)); };
-    Elements<T, R> g(row.g), ki = gate(0), kf = gate(1), kg = gate(2), ko = gate(3);
-    Elements<R, R> carried(row.carried_in), new_cell(row.new_cell), cell_state(row.cell_state);
-    Writer<R, R> direct(row.carried), cell_grad(row.cell_grad);
-    Writer<T, R> wi = writer(0), wf = writer(1), wg = writer(2), wo = writer(3);
+    const auto gate = [&](int k) { return Elements<R>(part(row.saved, row.dtype, k * row.n), row.dtype); };
+    const auto writer = [&](int k) { return Writer<R>(part(row.gates, row.dtype, k * row.n), row.dtype); };
+    Elements<R> g(row.g, row.dtype), ki = gate(0), kf = gate(1), kg = gate(2), ko = gate(3);
+    Elements<R> carried(row.carried_in), new_cell(row.new_cell), cell_state(row.cell_state);
+    Writer<R> direct(row.carried), cell_grad(row.cell_grad);
+    Writer<R> wi = writer(0), wf = writer(1), wg = writer(2), wo = writer(3);
     for_blocks(
         row.n, [&](std::int64_t begin, std::int64_t n) __attribute__((always_inline)) {
             const auto of = [&](auto& from) __attribute__((always_inline)) {
@@ -229,21 +214,23 @@ template <class T> void lstm_grad_row(const RecurrentGradRow& row) {
                 dc[i] = s.c;
                 rest[i] = R(0);
             }
-            Writer<T, R>* const all[] = {&wi, &wf, &wg, &wo};
-            for (Writer<T, R>* one : all) one->close(begin, n);
+            Writer<R>* const all[] = {&wi, &wf, &wg, &wo};
+            for (Writer<R>* one : all) one->close(begin, n);
         });
 }
 
-template <class T> void gru_grad_row(const RecurrentGradRow& row) {
-    using R = typename ComputedIn<T>::R;
+template <class R> void gru_grad_row(const RecurrentGradRow& row) {
     const Zeros<R> zeros;
-    const auto gate = [&](int k) { return Elements<T, R>(part<T>(row.saved, k * row.n)); };
-    const auto writer = [&](void* base, int k) { return Writer<T, R>(part<T>(base, k * row.n)); };
-    Elements<T, R> g(row.g), kr = gate(0), kz = gate(1), kn = gate(2), kp = gate(3), state(row.state);
-    Elements<R, R> carried(row.carried_in);
-    Writer<R, R> direct(row.carried);
-    Writer<T, R> xr = writer(row.gates, 0), xz = writer(row.gates, 1), xn = writer(row.gates, 2);
-    Writer<T, R> pr = writer(row.product, 0), pz = writer(row.product, 1), pn = writer(row.product, 2);
+    const auto gate = [&](int k) { return Elements<R>(part(row.saved, row.dtype, k * row.n), row.dtype); };
+    const auto writer = [&](void* base, int k) {
+        return Writer<R>(part(base, row.dtype, k * row.n), row.dtype);
+    };
+    Elements<R> g(row.g, row.dtype), kr = gate(0), kz = gate(1), kn = gate(2), kp = gate(3),
+                                     state(row.state, row.dtype);
+    Elements<R> carried(row.carried_in);
+    Writer<R> direct(row.carried);
+    Writer<R> xr = writer(row.gates, 0), xz = writer(row.gates, 1), xn = writer(row.gates, 2);
+    Writer<R> pr = writer(row.product, 0), pz = writer(row.product, 1), pn = writer(row.product, 2);
     for_blocks(
         row.n, [&](std::int64_t begin, std::int64_t n) __attribute__((always_inline)) {
             const auto of = [&](auto& from) __attribute__((always_inline)) {
@@ -265,17 +252,16 @@ template <class T> void gru_grad_row(const RecurrentGradRow& row) {
                 qn[i] = s.p;
                 rest[i] = s.h;
             }
-            Writer<T, R>* const all[] = {&xr, &xz, &xn, &pr, &pz, &pn};
-            for (Writer<T, R>* one : all) one->close(begin, n);
+            Writer<R>* const all[] = {&xr, &xz, &xn, &pr, &pz, &pn};
+            for (Writer<R>* one : all) one->close(begin, n);
         });
 }
 
-template <class T> constexpr RecurrentLoopsOf recurrent_loops_of = {
-    {rnn_row<T, false>, rnn_row<T, true>, lstm_row<T>, gru_row<T>},
-    {rnn_grad_row<T, false>, rnn_grad_row<T, true>, lstm_grad_row<T>, gru_grad_row<T>}};
+template <class R> constexpr RecurrentLoopsOf recurrent_loops_of = {
+    {rnn_row<R, false>, rnn_row<R, true>, lstm_row<R>, gru_row<R>},
+    {rnn_grad_row<R, false>, rnn_grad_row<R, true>, lstm_grad_row<R>, gru_grad_row<R>}};
 
-constexpr RecurrentLoops recurrent_loops = {recurrent_loops_of<float>, recurrent_loops_of<float16_t>,
-                                            recurrent_loops_of<bfloat16_t>,
+constexpr RecurrentLoops recurrent_loops = {recurrent_loops_of<float>,
 #if MEZZO_ISA_IS(portable)
                                             recurrent_loops_of<double>
 #else

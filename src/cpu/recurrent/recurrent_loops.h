@@ -9,9 +9,10 @@
 
 namespace mezzo::cpu {
 
-// Pointers of a row. T is the dtype of the loop, R float, or double for double. Gates lie `n` elements apart.
+// Pointers of a row. T is `dtype`, R float, or double for double. Gates lie `n` elements apart.
 // A null input counts as zeros, and a null output is not written.
 struct RecurrentRow {
+    Dtype dtype;
     std::int64_t n;
     const void *gates, *bias, *state;  // T
     const void *product, *cell_state;  // R
@@ -19,6 +20,7 @@ struct RecurrentRow {
     void *new_cell, *last_cell;        // R
 };
 struct RecurrentGradRow {
+    Dtype dtype;
     std::int64_t n;
     const void* g;                          // T
     const void* carried_in;                 // R
@@ -34,7 +36,7 @@ struct RecurrentLoopsOf {
     void (*grad[4])(const RecurrentGradRow& row);
 };
 struct RecurrentLoops {
-    RecurrentLoopsOf f32, f16, bf16, f64;  // f64 in recurrent_portable only: it is rare
+    RecurrentLoopsOf f32, f64;  // computed in; f64 in recurrent_portable only: it is rare
 };
 extern const RecurrentLoops recurrent_portable, recurrent_avx2, recurrent_avx512;
 
