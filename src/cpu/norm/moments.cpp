@@ -85,6 +85,7 @@ template <class T> struct MomentsOf {
 double variance(const Moments& m, double correction) {
     return m.squares / (m.count > correction ? m.count - correction : 0);
 }
+double deviation(const Moments& m, double correction) { return std::sqrt(variance(m, correction)); }
 
 }  // namespace
 
@@ -94,20 +95,18 @@ void prod(In in, const kernels::Prod& at, Out out) {
     // Integers with a floating result are multiplied in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype,
-                        [&]<class T>(T) { reduce<ProductOf<T>, T>(in[0], at.axes, out[0], Same()); });
+                        [&]<class T>(T) { reduce<ProductOf<T>, T>(in[0], at.axes, out[0]); });
 }
 
 void var(In in, const kernels::Var& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
-        reduce<MomentsOf<T>, T>(in[0], at.axes, out[0],
-                                [&](const Moments& m) { return variance(m, at.correction); });
+        reduce<MomentsOf<T>, T>(in[0], at.axes, out[0], {variance, at.correction});
     });
 }
 
 void std(In in, const kernels::Std& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
-        reduce<MomentsOf<T>, T>(in[0], at.axes, out[0],
-                                [&](const Moments& m) { return ::std::sqrt(variance(m, at.correction)); });
+        reduce<MomentsOf<T>, T>(in[0], at.axes, out[0], {deviation, at.correction});
     });
 }
 
@@ -127,7 +126,7 @@ void dot(In in, const kernels::Dot&, Out out) {
         });
         double total = 0;
         for (const double sum : sums) total += sum;
-        write(out[0], 0, 1, &total, [](double sum) { return sum; });
+        write(out[0], 0, 1, &total, {});
     });
 }
 

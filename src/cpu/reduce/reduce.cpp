@@ -111,7 +111,7 @@ template <class T, bool largest> struct ExtremeOf {
 
 template <bool largest> void extreme(In in, const Axes& axes, Out out) {
     with_reduction_type(in[0]->dtype,
-                        [&]<class T>(T) { reduce<ExtremeOf<T, largest>, T>(in[0], axes, out[0], Same()); });
+                        [&]<class T>(T) { reduce<ExtremeOf<T, largest>, T>(in[0], axes, out[0]); });
 }
 
 // Whether a comes before b: larger (or smaller), or NaN where b is not.
@@ -243,31 +243,28 @@ template <class T> void amax_grad(In in, Out out) {
 
 namespace cpu_kernels {
 
-// Result of a total of floats.
-struct Quotient {
-    double divisor;
-    double operator()(double total) const { return total / divisor; }
-};
-
 void sum(In in, const kernels::Sum& at, Out out) {
     if (in[0]->dtype == boolean && out[0]->dtype == int64)
-        return reduce<SumOf<bool>, bool>(in[0], at.axes, out[0], Same());
+        return reduce<SumOf<bool>, bool>(in[0], at.axes, out[0]);
     // Integers with a floating result are summed in double.
     const Dtype dtype = is_floating(out[0]->dtype) && !is_floating(in[0]->dtype) ? float64 : in[0]->dtype;
     with_reduction_type(out[0]->dtype == float64 ? float64 : dtype,
-                        [&]<class T>(T) { reduce<SumOf<T>, T>(in[0], at.axes, out[0], Same()); });
+                        [&]<class T>(T) { reduce<SumOf<T>, T>(in[0], at.axes, out[0]); });
 }
 
 void mean(In in, const kernels::Mean& at, Out out) {
     double count = 1;
     for (const std::int64_t axis : at.axes) count *= double(in[0]->shape[int(axis)]);
-    with_real(promote(in[0]->dtype, out[0]->dtype),
-              [&]<class T>(T) { reduce<SumOf<T>, T>(in[0], at.axes, out[0], Quotient{count}); });
+    with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
+        reduce<SumOf<T>, T>(in[0], at.axes, out[0],
+                            {[](const double& total, double divisor) { return total / divisor; }, count});
+    });
 }
 
 void norm(In in, const kernels::Norm& at, Out out) {
     with_real(promote(in[0]->dtype, out[0]->dtype), [&]<class T>(T) {
-        reduce<SquaresOf<T>, T>(in[0], at.axes, out[0], [](double total) { return std::sqrt(total); });
+        reduce<SquaresOf<T>, T>(in[0], at.axes, out[0],
+                                {[](const double& total, double) { return std::sqrt(total); }});
     });
 }
 
@@ -291,7 +288,7 @@ void column_sum(In in, const kernels::ColumnSum&, Out out) {
     if (out[0]->numel == 0) return;
     with_real(promote(x->dtype, out[0]->dtype), [&]<class T>(T) {
         const Source source(x, x->shape, dtype_of<T>());
-        reduce_columns<SumOf<T>, T>(source, 1, x->shape[0], x->shape[1], out[0], Same());
+        reduce_columns(reduction<SumOf<T>, T>(), source, 1, x->shape[0], x->shape[1], out[0], {});
     });
 }
 
