@@ -3,8 +3,8 @@
 
 #include <set>
 
+#include "insight/chrome_trace.h"
 #include "insight/profile.h"
-#include "io/chrome_trace.h"
 
 namespace mezzo::insight {
 

@@ -1,5 +1,5 @@
 // Writes Google's "Trace Event Format": the JSON object form, with events of the phases X and M.
-#include "io/chrome_trace.h"
+#include "insight/chrome_trace.h"
 
 #include <unistd.h>
 
