@@ -7,17 +7,16 @@
 #include <variant>
 #include <vector>
 
-#include "core/internal.h"
 #include "io/file.h"
 
-namespace mezzo::io {
+namespace mezzo::insight {
 
 using TraceArgument = std::variant<std::int64_t, double, std::string>;
 using TraceArguments = std::vector<std::pair<std::string, TraceArgument>>;
 
 // Writes one event after another; finish() replaces PATH. All functions throw Error(io) if the file cannot be
 // written. In texts that are not valid UTF-8, replacement characters are written. Times are in nanoseconds.
-class MEZZO_INTERNAL ChromeTrace {
+class ChromeTrace {
 public:
     // Error texts begin with `op`.
     ChromeTrace(const char* op, const std::string& path);
@@ -30,9 +29,9 @@ public:
 
 private:
     void add(std::string text);
-    ReplacedFile file_;
+    io::ReplacedFile file_;
     std::string waiting_;  // buffered text, for fewer and larger writes
     bool first_ = true;
 };
 
-}  // namespace mezzo::io
+}  // namespace mezzo::insight

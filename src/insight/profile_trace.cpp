@@ -27,8 +27,8 @@ std::string text_of(const std::vector<ProfiledTensor>& tensors) {
     return text;
 }
 
-io::TraceArguments arguments_of(const ProfileEvent& event) {
-    io::TraceArguments arguments;
+TraceArguments arguments_of(const ProfileEvent& event) {
+    TraceArguments arguments;
     if (!event.module.empty()) arguments.emplace_back("module", event.module);
     arguments.emplace_back("step", event.step);
     if (event.bytes > 0) arguments.emplace_back("bytes", std::int64_t(event.bytes));
@@ -39,7 +39,7 @@ io::TraceArguments arguments_of(const ProfileEvent& event) {
 }
 
 // Adds a track per stream; each piece of work names the event that submitted it.
-void add_device_work(io::ChromeTrace& trace, const std::vector<ProfiledDeviceWork>& all,
+void add_device_work(ChromeTrace& trace, const std::vector<ProfiledDeviceWork>& all,
                      const std::vector<ProfileEvent>& events) {
     std::set<int> named;
     for (const ProfiledDeviceWork& work : all) {
@@ -48,7 +48,7 @@ void add_device_work(io::ChromeTrace& trace, const std::vector<ProfiledDeviceWor
             trace.metadata(
                 "thread_name", track,
                 "device " + std::to_string(work.device) + ", stream " + std::to_string(work.stream));
-        io::TraceArguments arguments;
+        TraceArguments arguments;
         if (work.event >= 0) {
             const ProfileEvent& event = events[std::size_t(work.event)];
             arguments.emplace_back("event", event.name);
@@ -73,7 +73,7 @@ int thread_number() {
 
 void Profiler::write_chrome_trace(const std::string& path) const {
     const int thread = thread_number();
-    io::ChromeTrace trace("Profiler.write_chrome_trace", path);
+    ChromeTrace trace("Profiler.write_chrome_trace", path);
     trace.metadata("process_name", thread, "mezzo");
     trace.metadata("thread_name", thread, "profiled thread");
     // Ranges may extend beyond the ends of steps. Slices of one track must nest, so steps have a track of
