@@ -7,12 +7,12 @@
 namespace mezzo::cpu {
 namespace {
 
-// Width of a sum: 64 bytes, but one register with AVX2, because gcc keeps twice as much in memory, at half
-// the speed.
-#if defined(__AVX2__) && !defined(__AVX512F__)
-inline constexpr int wide_bytes = 32;
-#else
+// Width of a sum: one register of AVX2 or AVX-512, because gcc keeps twice as much in memory, at half the
+// speed; without them two registers.
+#if defined(__AVX512F__)
 inline constexpr int wide_bytes = 64;
+#else
+inline constexpr int wide_bytes = 32;
 #endif
 
 template <class T> struct Wide {
@@ -172,9 +172,17 @@ void add_to_double(double* dst, const T* x, std::int64_t rows, std::int64_t stri
 template <class T, bool largest> MEZZO_HD T better(T a, T b) {
     return (largest ? a > b : a < b) || a != a ? a : b;
 }
+// mask ? a : b for lanes that are all ones or all zeros.
+template <class V, class M> MEZZO_HD V choose(const M& mask, const V& a, const V& b) {
+#if defined(__AVX512F__)
+    return mask ? a : b;
+#else  // gcc compares the mask with zero, element by element if a vector takes several registers
+    return (V)((mask & (M)a) | (~mask & (M)b));
+#endif
+}
 template <class T, bool largest>
 MEZZO_HD void take_better(typename Wide<T>::V& best, const typename Wide<T>::V& x) {
-    best = ((largest ? x > best : x < best) | (x != x)) ? x : best;
+    best = choose<typename Wide<T>::V>((largest ? x > best : x < best) | (x != x), x, best);
 }
 template <class T, int lanes> struct PartOf { typedef T V __attribute__((vector_size(lanes * sizeof(T)))); };
 
@@ -186,8 +194,8 @@ template <class T, bool largest, int lanes> MEZZO_HD T best_lane(const typename 
         using Half = typename PartOf<T, lanes / 2>::V;
         Half half[2];
         __builtin_memcpy(half, &v, sizeof v);
-        const Half best =
-            ((largest ? half[1] > half[0] : half[1] < half[0]) | (half[1] != half[1])) ? half[1] : half[0];
+        const Half best = choose<Half>(
+            (largest ? half[1] > half[0] : half[1] < half[0]) | (half[1] != half[1]), half[1], half[0]);
         return best_lane<T, largest, lanes / 2>(best);
     }
 }
