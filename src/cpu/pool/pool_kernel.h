@@ -120,15 +120,19 @@ template <class P> struct PlacesOf {
 };
 
 // Calls f(blocks of B vectors, channel, elements in the last vector): whole blocks first, then single
-// vectors, of which the last can be a part of one.
+// vectors. With B = 1 there is one call for whole vectors and parts, whose loops are half as large.
 template <int B> struct Block { static constexpr int vectors = B; };
 template <int B, class T, class F>
 MEZZO_INLINE void for_channels(std::int64_t first, std::int64_t last, const F f) {
     constexpr std::int64_t lanes = VectorOf<T>::lanes;
     std::int64_t c = first;
-    if constexpr (B > 1)
+    if constexpr (B > 1) {
         for (; c + B * lanes <= last; c += B * lanes) f(Block<B>{}, c, lanes);
-    for (; c < last; c += lanes) f(Block<1>{}, c, last - c < lanes ? last - c : lanes);
+        for (; c + lanes <= last; c += lanes) f(Block<1>{}, c, lanes);
+        if (c < last) f(Block<1>{}, c, last - c);
+    } else {
+        for (; c < last; c += lanes) f(Block<1>{}, c, last - c < lanes ? last - c : lanes);
+    }
 }
 
 // The sum over rows and columns of the run of one pixel, for B vectors of channels: sums of up to 256
