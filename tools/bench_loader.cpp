@@ -1,7 +1,8 @@
 // Measures how long a training waits for its data: a ResNet on images that are cropped, mirrored and
-// jittered, with 0 or more worker threads. With --csv FILE it measures the processor time of read_csv(), for
-// comparison with pandas,
+// jittered, with 0 or more worker threads. With --csv FILE or --image FILE it measures the processor time of
+// read_csv() or read_image(), for comparison with pandas and PIL,
 //   python3 -m timeit -p -r 5 -n 1 -s 'import pandas' 'pandas.read_csv("FILE")'
+//   python3 -m timeit -p -r 5 -n 5 -s 'import PIL.Image' 'PIL.Image.open("FILE").load()'
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "mezzo/data/images.h"
 #include "mezzo/data/loader.h"
 #include "mezzo/data/table.h"
 #include "mezzo/data/transforms.h"
@@ -25,7 +27,7 @@ struct Settings {
     std::int64_t images = 512, size = 32, batch = 64, epochs = 2;
     std::vector<int> workers{0, 1, 2};
     int threads = mz::num_threads();
-    std::string csv;
+    std::string csv, image;
 };
 
 double now() {
@@ -100,17 +102,30 @@ void run(const Settings& s) {
     }
 }
 
-void read_csv(const std::string& path) {
+// Prints the median processor time of reading a file, and what read() returns of it.
+template <class Read> void time_reading(const char* what, const Read& read) {
     std::vector<double> seconds(5);
-    std::int64_t rows = 0;
+    std::string result;
     for (double& time : seconds) {
         const std::clock_t start = std::clock();
-        rows = mz::data::read_csv(path).size();
+        result = read();
         time = double(std::clock() - start) / CLOCKS_PER_SEC;
     }
     std::sort(seconds.begin(), seconds.end());
-    fmt::print("read_csv: {} rows, {:.3f} s of a processor, the median of {}\n", rows,
+    fmt::print("{}: {}, {:.4f} s of a processor, the median of {}\n", what, result,
                seconds[seconds.size() / 2], seconds.size());
+}
+
+void read_csv(const std::string& path) {
+    time_reading("read_csv", [&] { return fmt::format("{} rows", mz::data::read_csv(path).size()); });
+}
+
+void read_image(const std::string& path) {
+    for (const std::int64_t least_side : {0, 256})
+        time_reading("read_image", [&] {
+            const mz::Tensor image = mz::data::read_image(path, {.least_side = least_side});
+            return fmt::format("{} by {} pixels", image.size(1), image.size(0));
+        });
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -126,12 +141,17 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--workers", s.workers, "numbers of worker threads")->transform(program::in_range(0, 64));
     app.add_option("--threads", s.threads, "CPU threads of the training")->transform(program::thread_count());
     app.add_option("--csv", s.csv, "measure read_csv() of this file instead")->check(CLI::ExistingFile);
+    app.add_option("--image", s.image,
+                   "measure read_image() of this file instead, whole and with least_side 256")
+        ->check(CLI::ExistingFile);
     if (const int code = program::parse(app, argc, argv); code >= 0) return code;
     mz::set_num_threads(s.threads);
-    if (s.csv.empty())
-        run(s);
-    else
+    if (!s.csv.empty())
         read_csv(s.csv);
+    else if (!s.image.empty())
+        read_image(s.image);
+    else
+        run(s);
     return 0;
 }
 

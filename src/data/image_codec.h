@@ -15,7 +15,7 @@ namespace mezzo::data {
 struct ImageBytes {
     std::span<const unsigned char> bytes;
     std::string name;
-    std::int64_t max_pixels;
+    const ReadImageOptions& options;
 };
 // Throws Error(io) for sizes that are not positive, or more pixels than allowed.
 void check_sizes(const ImageBytes& file, std::int64_t height, std::int64_t width);

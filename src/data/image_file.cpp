@@ -54,6 +54,7 @@ Pixels converted(const Pixels& image, ImageMode mode) {
 
 Tensor decode(const ImageBytes& file, const ReadImageOptions& options) {
     check_enumerator("read_image", "mode", options.mode, ImageMode::rgb_alpha);
+    check(options.least_side >= 0, ErrorKind::value, file.name, ": least_side is ", options.least_side);
     const DecodedImage image = decode(file);
     const Pixels pixels = converted(image.pixels, options.mode);
     return (options.apply_exif_orientation ? oriented(pixels, image.orientation) : pixels).image;
@@ -63,18 +64,18 @@ Tensor decode(const ImageBytes& file, const ReadImageOptions& options) {
 
 void check_sizes(const ImageBytes& file, std::int64_t height, std::int64_t width) {
     check(height > 0 && width > 0, ErrorKind::io, file.name, " has ", width, " by ", height, " pixels");
-    check(height <= file.max_pixels / width, ErrorKind::io, file.name, " has ", width, " by ", height,
-          " pixels, more than max_pixels, ", file.max_pixels);
+    check(height <= file.options.max_pixels / width, ErrorKind::io, file.name, " has ", width, " by ", height,
+          " pixels, more than max_pixels, ", file.options.max_pixels);
 }
 
 Tensor read_image(const std::string& path, const ReadImageOptions& options) {
     const std::vector<unsigned char> bytes = io::whole_file("read_image", path);
-    return decode({bytes, "read_image: " + path, options.max_pixels}, options);
+    return decode({bytes, "read_image: " + path, options}, options);
 }
 
 Tensor decode_image(std::span<const std::byte> file, const ReadImageOptions& options) {
     const auto* const bytes = reinterpret_cast<const unsigned char*>(file.data());
-    return decode({{bytes, file.size()}, "decode_image: the image", options.max_pixels}, options);
+    return decode({{bytes, file.size()}, "decode_image: the image", options}, options);
 }
 
 }  // namespace mezzo::data

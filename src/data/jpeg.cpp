@@ -2,6 +2,7 @@
 #include "data/image_codec.h"
 
 #ifdef MEZZO_HAVE_JPEG
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -44,6 +45,15 @@ void ignore_warning(j_common_ptr, int) {}
 // A small file may have thousands of scans, each as expensive as the whole image.
 void limit_scans(j_common_ptr jpeg) {
     if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number > 500) say(jpeg, "it has over 500 scans");
+}
+
+// Part of its size at which the image is decoded: 8, 4, 2 or 1.
+unsigned denominator(const jpeg_decompress_struct& jpeg, std::int64_t least_side) {
+    unsigned result = 8;
+    while (result > 1 &&
+           (least_side == 0 || std::min(jpeg.image_height, jpeg.image_width) / result < least_side))
+        result /= 2;
+    return result;
 }
 
 // Each of these returns false after an error, whose text is in the job.
@@ -142,9 +152,11 @@ DecodedImage decode_jpeg(const ImageBytes& file) {
     check(jpeg.arith_code || height * width / 8192 <= std::int64_t(file.bytes.size()), ErrorKind::io,
           file.name, " is damaged: ", width, " by ", height, " pixels cannot be in its ", file.bytes.size(),
           " bytes");
+    job.jpeg.scale_denom = denominator(jpeg, file.options.least_side);
     reader.expect(start(job));
-    DecodedImage result{new_pixels(height, width, jpeg.output_components)};
-    reader.expect(read_rows(job, result.pixels.at(0, 0), std::size_t(width * jpeg.output_components)));
+    DecodedImage result{new_pixels(jpeg.output_height, jpeg.output_width, jpeg.output_components)};
+    reader.expect(
+        read_rows(job, result.pixels.at(0, 0), std::size_t(jpeg.output_width) * jpeg.output_components));
     if (jpeg.out_color_space == JCS_CMYK) result.pixels = rgb_of_cmyk(result.pixels);
     result.orientation = orientation_of(jpeg);
     reader.expect(finish(job));

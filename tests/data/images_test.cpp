@@ -132,6 +132,28 @@ TEST_CASE("cifar10: what is no such file is refused", "[images]") {
     alarm(0);
 }
 
+TEST_CASE("image files: a JPEG is decoded at a part of its size", "[images]") {
+    if (!reads("a.jpg")) return;
+    for (const char* const name : {"rgb.jpg", "progressive.jpg", "gray.jpg", "cmyk.jpg", "turned.jpg"}) {
+        CAPTURE(name);
+        const std::string file = file_of(name);
+        const Tensor whole = decoded(file);
+        const std::int64_t height = whole.size(0), width = whole.size(1), side = std::min(height, width);
+        CHECK(equal(decoded(file, {.least_side = side}), whole));
+        CHECK(equal(decoded(file, {.least_side = side / 2 + 1}), whole));
+        for (const std::int64_t part : {2, 4, 8}) {
+            if (side / part == 0) continue;
+            const Tensor small = decoded(file, {.least_side = side / part});
+            CHECK(small.shape() ==
+                  Shape{(height + part - 1) / part, (width + part - 1) / part, whole.size(2)});
+            const Tensor difference = mean(small.to(float32), {0, 1}) - mean(whole.to(float32), {0, 1});
+            CHECK(max(abs(difference)).item<float>() < 12);
+        }
+    }
+    CHECK(equal(decoded(file_of("rgb.png"), {.least_side = 1}), decoded(file_of("rgb.png"))));
+    CHECK_THROWS_WITH(decoded(file_of("rgb.jpg"), {.least_side = -1}), Contains("least_side is -1"));
+}
+
 TEST_CASE("image files: pixels are PIL's", "[images]") {
     const Folder folder;
     for (const reference::FileRow& row : reference::files) {

@@ -21,9 +21,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
                                      data::ImageMode::rgb_alpha};
     const auto mode = modes[bytes[0] & 3];
     try {
-        const Tensor image = data::decode_image(
-            std::as_bytes(std::span(bytes + 1, size - 1)),
-            {.mode = mode, .apply_exif_orientation = (bytes[0] & 4) != 0, .max_pixels = 1 << 18});
+        const Tensor image = data::decode_image(std::as_bytes(std::span(bytes + 1, size - 1)),
+                                                {.mode = mode,
+                                                 .apply_exif_orientation = (bytes[0] & 4) != 0,
+                                                 .max_pixels = 1 << 18,
+                                                 .least_side = bytes[0] >> 3});
         require(image.dtype() == uint8 && image.dim() == 3 && image.numel() > 0);
         require(image.size(0) * image.size(1) <= 1 << 18);
         const std::int64_t channels[] = {image.size(2), 1, 3, 4};

@@ -45,6 +45,10 @@ struct ReadImageOptions {
     bool apply_exif_orientation = false;
     // larger images throw before memory is allocated for them, as in PIL
     std::int64_t max_pixels = 178'956'970;
+    // Above 0, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, the smallest whose sides both have this many
+    // pixels, as by Image.draft() of PIL: less work, for transforms that make images smaller.
+    // Sides are rounded up, and pixels differ a little from those of a resize. PNG is read as stored.
+    std::int64_t least_side = 0;
 };
 // Reads a PNG or JPEG file, detected by its first bytes, as uint8 [height, width, channels]: 1 channel grey,
 // 2 grey and alpha, 3 RGB, 4 RGB and alpha. 16-bit samples are rounded to 8. Throws Error(io) for a file that
