@@ -62,6 +62,12 @@ struct Conv2dOptions {
 [[nodiscard]] Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                             const Conv2dOptions& options = {});
 
+// relu(conv2d(x, weight, bias, options) + residual), for inference: one op, rounded once, unless a gradient
+// is recorded. The residual is of the result's shape and dtype, or undefined: 0. Error(shape) for another
+// shape.
+[[nodiscard]] Tensor conv2d_add_relu(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                     const Tensor& residual, const Conv2dOptions& options = {});
+
 struct Conv1dOptions {
     std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
 };

@@ -20,6 +20,7 @@
 #include "mezzo/device.h"
 #include "mezzo/eval_mode.h"
 #include "mezzo/fast_path.h"
+#include "mezzo/fusion.h"
 #include "mezzo/grad_scaler.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/index_ops.h"

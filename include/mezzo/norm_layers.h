@@ -57,6 +57,9 @@ public:
     Buffer num_batches_tracked;  // int64, 0-dim
     std::int64_t num_features;
     double eps, momentum;
+    // True after fuse_batch_norms() (mezzo/fusion.h): the tensors above are undefined, because a layer before
+    // this one has them in its weight. A call adds the residual and applies the ReLU.
+    bool folded = false;
     // Replaces batch_norm() in training calls; set by distributed::convert_sync_batchnorm()
     // (mezzo/distributed/sync_batch_norm.h).
     std::optional<BatchNormFunction> synchronised;

@@ -56,6 +56,7 @@ constexpr Formula formulas[] = {
     {"linear_input_grad", by_last},
     {"linear_weight_grad", by_first},
     {"conv2d", conv},
+    {"conv2d_add_relu", conv},
     {"conv_transpose2d", conv_input},
     {"conv2d_input_grad", conv_input},
     {"conv2d_weight_grad", conv_weight},

@@ -22,6 +22,11 @@ struct Conv2d {
     static constexpr const char* name = "conv2d";
     ConvGeometry geometry = {};
 };
+// x, weight, optional bias, optional residual [N, Ho, Wo, O] -> relu(conv2d + residual), rounded once.
+struct Conv2dAddRelu {
+    static constexpr const char* name = "conv2d_add_relu";
+    ConvGeometry geometry = {};
+};
 // g [N, Ho, Wo, O], weight, optional bias [C] -> the gradient of x [N, H, W, C] + bias; pixels of x that no
 // window reads get the bias or 0. g may have fewer rows and columns than a convolution of x.
 struct Conv2dInputGrad {

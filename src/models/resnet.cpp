@@ -2,6 +2,7 @@
 
 #include "core/enumerators.h"
 #include "mezzo/autograd.h"
+#include "mezzo/fusion.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/init.h"
 #include "mezzo/module_scope.h"
@@ -134,9 +135,10 @@ Tensor ResNetBlock::shortcut(const Tensor& x) const {
 Tensor ResNetBlock::operator()(const Tensor& input) const {
     const ModuleScope here(*this);
     const auto run = [this](const Tensor& x) {
-        const Tensor y = conv2(bn1(conv1(x), {.relu = true}));
-        if (!conv3) return bn2(y, {.relu = true, .residual = shortcut(x)});
-        return (*bn3)((*conv3)(bn2(y, {.relu = true})), {.relu = true, .residual = shortcut(x)});
+        const Tensor y = conv_bn(conv1, bn1, x, {.relu = true});
+        if (!conv3) return conv_bn(conv2, bn2, y, {.relu = true, .residual = shortcut(x)});
+        return conv_bn(*conv3, *bn3, conv_bn(conv2, bn2, y, {.relu = true}),
+                       {.relu = true, .residual = shortcut(x)});
     };
     return with_hooks(run, input);
 }
@@ -157,7 +159,7 @@ Tensor ResNet::stem(const Tensor& images) const {
           "ResNet: images must be [batch, height, width, ", config.in_channels, "], not ",
           images.defined() ? images.shape() : Shape{},
           "; x.permute({0, 2, 3, 1}) makes them of [batch, channels, height, width]");
-    const Tensor x = bn1(conv1(images), {.relu = true});
+    const Tensor x = conv_bn(conv1, bn1, images, {.relu = true});
     if (config.stem == ResNetStem::cifar) return x;
     return max_pool2d(x, {.kernel_size = 3, .stride = 2, .padding = 1});
 }

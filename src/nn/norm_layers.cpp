@@ -43,13 +43,19 @@ std::string BatchNorm::describe() const {
     return fmt::format("{}, eps={:g}, momentum={}, affine={}, bias={}, track_running_stats={}{}",
                        num_features, eps, std::isnan(momentum) ? "none" : fmt::format("{:g}", momentum),
                        weight.defined(), bias.defined(), running_mean.defined(),
-                       synchronised ? ", synchronised" : "");
+                       folded         ? ", folded"
+                       : synchronised ? ", synchronised"
+                                      : "");
 }
 
 Tensor BatchNorm::normalised(const Tensor& x, const BatchNormCall& also) const {
     check(x.size(-1) == num_features, ErrorKind::shape, type_name(), ": input ", x.shape(), " has ",
           x.size(-1), " channels in its last dimension, the layer ", num_features,
           "; channels come last: permute() an input that has them second");
+    if (folded) {
+        const Tensor y = also.residual.defined() ? x + also.residual : x;
+        return also.relu ? relu(y) : y;
+    }
     if (synchronised && training()) return (*synchronised)(x, *this, also);
     return batch_norm(x, running_mean, running_var, weight, bias,
                       {.training = training(),

@@ -25,6 +25,8 @@ Tensors weight_grad_vjp(const Node& c, const kernels::Conv2dWeightGrad& at, cons
 
 const Op<kernels::Conv2d> conv2d_op{
     {.cast = CastPolicy::low, .saves = save_first | save_second}, conv2d_vjp, conv2d_decomposition};
+const Op<kernels::Conv2dAddRelu> conv2d_add_relu_op{
+    {.cast = CastPolicy::low}, nullptr, conv2d_add_relu_decomposition};
 const Op<kernels::Conv2dInputGrad> input_grad_op{{}, input_grad_vjp, conv2d_input_grad_decomposition};
 const Op<kernels::Conv2dInputGrad> conv_transpose2d_op{{.name = "conv_transpose2d",
                                                         .cast = CastPolicy::low,
@@ -433,6 +435,21 @@ Tensor transposed(const Tensor& x, const Tensor& weight, const Tensor& bias, con
     return run_transposed(x.unsqueeze(1), weight.unsqueeze(1), bias, axes.image(), image).squeeze(1);
 }
 
+void check_residual(const Tensor& r, const Shape& result) {
+    if (!r.defined() || r.shape() == result) return;
+    fail(ErrorKind::shape, "conv2d_add_relu: residual ", r.shape(), " is not ", result, " as the result");
+}
+
+// conv2d_add_relu as one op, of x, weight, bias and residual.
+Tensor unrecorded_add_relu(In in, Axes axes) {
+    const Tensor x = with_same_padding(in[0], in[1], axes);
+    (void)checked_channels(axes, x, in[1], in[2], false);
+    const Shape shape{x.size(0), checked_size(axes, x, in[1], 1), checked_size(axes, x, in[1], 2),
+                      in[1].size(0)};
+    check_residual(in[3], shape);
+    return call(conv2d_add_relu_op, {x, in[1], in[2], in[3]}, {.geometry = axes.image()}, shape);
+}
+
 }  // namespace
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
@@ -441,6 +458,18 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 }
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
     return convolution(x, weight, bias, {"conv2d", o.stride, o.padding, o.dilation, o.groups});
+}
+Tensor conv2d_add_relu(const Tensor& given, const Tensor& weight, const Tensor& bias, const Tensor& residual,
+                       const Conv2dOptions& o) {
+    const CompositeOp here("conv2d_add_relu");
+    const Tensor in[] = {given, weight, bias, residual};
+    const bool recorded = grad_enabled() && std::any_of(std::begin(in), std::end(in), tracked);
+    if (recorded || !given.defined() || !conv2d_add_relu_op.kernel(given.device().type())) {
+        const Tensor y = conv2d(given, weight, bias, o);
+        check_residual(residual, y.shape());
+        return relu(residual.defined() ? y + cast(residual, autocast_dtype(CastPolicy::low, residual)) : y);
+    }
+    return unrecorded_add_relu(in, {"conv2d", o.stride, o.padding, o.dilation, o.groups});
 }
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
     const CompositeOp here("conv3d");

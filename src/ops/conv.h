@@ -1,4 +1,4 @@
-// The gradients of convolutions, and the decompositions of all three ops: a strided slice of the padded image
+// The gradients of convolutions, and the decompositions of all ops: a strided slice of the padded image
 // and a matrix product per kernel position.
 #pragma once
 
@@ -20,6 +20,7 @@ Tensor conv2d_weight_grad(const Tensor& g, const Tensor& x, const kernels::ConvG
                           Size2d kernel_size, Dtype wanted);
 
 Tensors conv2d_decomposition(In in, const kernels::Conv2d& at);
+Tensors conv2d_add_relu_decomposition(In in, const kernels::Conv2dAddRelu& at);
 Tensors conv2d_input_grad_decomposition(In in, const kernels::Conv2dInputGrad& at);
 Tensors conv2d_weight_grad_decomposition(In in, const kernels::Conv2dWeightGrad& at);
 

@@ -96,6 +96,11 @@ Tensors conv2d_decomposition(In in, const kernels::Conv2d& conv) {
     return {in.size() > 2 && in[2].defined() ? y + in[2] : y};
 }
 
+Tensors conv2d_add_relu_decomposition(In in, const kernels::Conv2dAddRelu& at) {
+    const Tensor y = conv2d_decomposition(in.first(3), {.geometry = at.geometry})[0];
+    return {relu(in[3].defined() ? y + in[3] : y)};
+}
+
 // A convolution of stride 1, with the kernel mirrored, of g with stride - 1 zeros between its elements.
 Tensors conv2d_input_grad_decomposition(In in, const kernels::Conv2dInputGrad& conv) {
     const ConvGeometry& at = conv.geometry;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "mezzo/amp.h"
+#include "mezzo/autograd.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
@@ -421,4 +422,51 @@ TEST_CASE("the bias of a transposed convolution", "[conv]") {
                 CHECK(b.grad().dtype() == dtype);
                 CHECK(test::doubles(b.grad()) == std::vector<double>(5, 2 * 5 * 5));
             }
+}
+
+TEST_CASE("conv2d_add_relu rounds once", "[conv]") {
+    struct Case {
+        Shape x, weight;
+        Conv2dOptions options;
+    };
+    const Case cases[] = {{{2, 9, 17, 40}, {50, 3, 3, 40}, {.padding = 1}},
+                          {{2, 8, 16, 64}, {64, 3, 3, 64}, {.padding = 1}},
+                          {{3, 8, 9, 64}, {72, 1, 1, 64}, {}},
+                          {{2, 8, 8, 64}, {32, 1, 1, 64}, {.stride = 2}},
+                          {{1, 3, 2, 600}, {33, 3, 2, 600}, {}},
+                          {{2, 6, 7, 64}, {64, 3, 3, 32}, {.padding = 1, .groups = 2}},
+                          {{2, 6, 7, 12}, {12, 3, 3, 1}, {.padding = 1, .groups = 12}},
+                          {{1, 2, 2, 3}, {4, 1, 1, 3}, {}}};
+    for (const Case& c : cases)
+        for (const Dtype dtype : {float32, float64, float16, bfloat16})
+            for (const bool residual : {false, true}) {
+                CAPTURE(c.x, c.weight, name(dtype), residual);
+                const Tensor x = randn(c.x).to(dtype), w = (randn(c.weight) * 0.1).to(dtype),
+                             b = randn({c.weight[0]}).to(dtype);
+                const Tensor wide = conv2d(x.to(float64), w.to(float64), b.to(float64), c.options);
+                const Tensor r = residual ? randn(wide.shape()).to(dtype) : Tensor();
+                const Tensor want = relu(residual ? wide + r.to(float64) : wide);
+                const Tensor got = conv2d_add_relu(x, w, b, r, c.options);
+                CHECK(got.dtype() == dtype);
+                const Tensor off = ne(got.to(float64), want.to(dtype).to(float64));
+                if (is_16bit(dtype)) CHECK(sum(off.to(int64)).item<std::int64_t>() <= got.numel() / 100 + 1);
+                const double largest = max(abs(want)).item<double>();
+                CHECK(max(abs(got.to(float64) - want)).item<double>() <=
+                      dtype_info(dtype).epsilon * largest * 16);
+                CHECK(min(got).item<double>() == 0);
+            }
+}
+
+TEST_CASE("conv2d_add_relu has gradients, and checks its residual", "[conv]") {
+    const Tensor x = randn({2, 4, 5, 3}).set_requires_grad(), w = randn({6, 3, 3, 3}).set_requires_grad(),
+                 r = randn({2, 4, 5, 6}).set_requires_grad();
+    const auto gradients = [&](const Tensor& y) { return autograd::grad({sum(y * y)}, {x, w, r}); };
+    const Tensors got = gradients(conv2d_add_relu(x, w, {}, r, {.padding = 1})),
+                  want = gradients(relu(conv2d(x, w, {}, {.padding = 1}) + r));
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(test::doubles(got[i]) == test::doubles(want[i]));
+    CHECK_THROWS_WITH(conv2d_add_relu(x, w, {}, r),
+                      Contains("conv2d_add_relu: residual [2, 4, 5, 6] is not [2, 2, 3, 6] as the result"));
+    const NoGrad plain;
+    CHECK_THROWS_WITH(conv2d_add_relu(x, w, {}, r),
+                      Contains("conv2d_add_relu: residual [2, 4, 5, 6] is not [2, 2, 3, 6] as the result"));
 }

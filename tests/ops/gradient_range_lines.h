@@ -29,14 +29,6 @@ struct Line {
     double low = -1e300, high = 1e300;  // of the second input: results of tanh and sigmoid are in [-1, 1]
 };
 
-#define UNARY(name)                            \
-    {                                          \
-#name, [](In x) { return name(x[0]); } \
-    }
-#define BINARY(name)                                    \
-    {                                                   \
-#name, [](In x) { return name(x[0], x[1]); }, 2 \
-    }
 #define OF_ONE(name, ...)                      \
     {                                          \
         name, [](In x) { return __VA_ARGS__; } \
@@ -45,6 +37,8 @@ struct Line {
     {                                             \
         name, [](In x) { return __VA_ARGS__; }, 2 \
     }
+#define UNARY(name) OF_ONE(#name, name(x[0]))
+#define BINARY(name) OF_TWO(#name, name(x[0], x[1]))
 
 inline Tensor pairs(In x) { return stack({x[0], x[1]}, 1); }
 // Rows of four: the two inputs and two constants.
@@ -449,6 +443,8 @@ inline const std::map<std::string, const char*>& left_out() {
         {"channels_second", not_an_op},
         {"checkpoint", not_an_op},
         {"clip_grad_norm_", no_gradient},
+        {"conv2d_add_relu", not_an_op},
+        {"conv_bn", not_an_op},
         {"count_nonzero", no_gradient},
         {"ctc_loss", alignments},
         {"diag", own_test},

@@ -1,4 +1,6 @@
 // Op cases of convolutions.
+#include <algorithm>
+
 #include "mezzo/image_ops.h"
 #include "ops/conv.h"
 #include "tests/support/conv_reference.h"
@@ -30,6 +32,15 @@ Reference convolution(const ConvGeometry& at = {}) {
     return [at](std::span<const Array> x) {
         const std::vector<double> y = naive_conv2d(x[0], x[1], at, result_size(x[0].shape, x[1].shape, at));
         return x.size() > 2 ? with_bias(y, x[2]) : y;
+    };
+}
+
+// Reference for inputs x, weight, bias and residual.
+Reference convolution_add_relu(const ConvGeometry& at) {
+    return [at](std::span<const Array> x) {
+        std::vector<double> y = convolution(at)(x.first(3));
+        for (std::size_t i = 0; i < y.size(); ++i) y[i] = std::max(0.0, y[i] + x[3].values[i]);
+        return y;
     };
 }
 
@@ -122,6 +133,10 @@ std::vector<OpCase> plain_cases() {
          {{2, 4, 3, 5}, {5, 3, 3, 1}}, convolution({.stride = {2, 1}, .padding = 1, .groups = 5}), low, any, "", "", true, false},
         {"conv2d of each channel to three", [](In x) { return conv(x, {.groups = 4}); }, {{2, 3, 4, 4}, {12, 3, 3, 1}},
          convolution({.groups = 4}), low, any, "", "", true, false},
+        {"conv2d_add_relu", [](In x) { return conv2d_add_relu(x[0], x[1], x[2], x[3], {.padding = 1}); },
+         {{2, 5, 4, 3}, {4, 3, 3, 3}, {4}, {2, 5, 4, 4}}, convolution_add_relu({.padding = 1}), low, any, "", "", false},
+        {"conv2d_add_relu of each channel", [](In x) { return conv2d_add_relu(x[0], x[1], x[2], {}, {.groups = 3}); },
+         {{2, 4, 4, 3}, {3, 3, 3, 1}, {3}}, nullptr, low, any, "", "", false, false},
         {"conv2d with a kernel of the image's size", [](In x) { return conv(x, {}); }, {{2, 4, 3, 8}, {7, 4, 3, 8}, {7}},
          convolution(), low},
         {"conv1d", [](In x) { return conv1d(x[0], x[1], x[2], {.stride = 2, .padding = 1}); }, {{2, 7, 3}, {4, 3, 3}, {4}},

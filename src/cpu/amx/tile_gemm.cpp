@@ -51,6 +51,7 @@ Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std:
     part.b = element(g.b, g.b_type, g.trans_b ? j * g.ldb + p : p * g.ldb + j);
     part.c = element(g.c, g.c_type, i * g.ldc + j);
     part.pre_activation = element(g.pre_activation, g.c_type, i * g.ldc + j);
+    part.added = element(g.added, g.c_type, i * g.ldc + j);
     part.bias = element(g.bias, g.bias_type, j);
     return part;
 }
@@ -200,7 +201,7 @@ void by_strips(const TileProduct& product, const Gemm& g, const GemmKernels& ker
             Gemm sums = part;
             sums.c = t, sums.c_type = float32, sums.ldc = ldt;
             sums.bias = nullptr, sums.pre_activation = nullptr, sums.activation = Activation::none;
-            sums.alpha = 1, sums.beta = 0;
+            sums.added = nullptr, sums.alpha = 1, sums.beta = 0;
             by_ranges(product, sums, kernels);
             finish_sums(kernels, part, t, ldt);
         }
@@ -209,7 +210,7 @@ void by_strips(const TileProduct& product, const Gemm& g, const GemmKernels& ker
 }  // namespace
 
 void gemm_on_tiles(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
-    const bool plain_sum = g.c_type == float32 && g.alpha == 1 && !g.bias && !g.pre_activation &&
+    const bool plain_sum = g.c_type == float32 && g.alpha == 1 && !g.bias && !g.pre_activation && !g.added &&
                            g.activation == Activation::none;
     if (g.k <= 2 * longest_k) return by_rows(product, g, kernels);
     plain_sum ? by_ranges(product, g, kernels) : by_strips(product, g, kernels);

@@ -84,19 +84,21 @@ template <> MEZZO_INLINE void store_row(bfloat16_t* p, FloatN<16> v, FloatN<16> 
 #endif
 
 // Finishes whole rows of a block if alpha is 1 and beta 0 or 1, in few instructions: with a bias (`biased`),
-// added to C (`added`), and with the value before the activation stored, too (`saved`).
+// added to C or Gemm::added (`added`), and with the value before the activation stored, too (`saved`).
 template <Activation activation, class T, bool biased, bool added, bool saved = false>
 MEZZO_INLINE void finish_whole(Finishing& f, std::int64_t rows) {
     const float* t = f.t + f.row * side;
     const std::int64_t at = f.at + f.row * f.g.ldc;
     T *c = static_cast<T*>(f.g.c) + at, *pre = saved ? static_cast<T*>(f.g.pre_activation) + at : nullptr;
     f.row += rows;
+    [[maybe_unused]] const T* from =
+        added ? static_cast<const T*>(f.g.added ? f.g.added : f.g.c) + at : nullptr;
     FloatN<16> bias = {}, more = {};
     if constexpr (biased) bias = load<16>(f.bias + f.j), more = load<16>(f.bias + f.j + 16);
     for (; rows > 0; --rows, t += side, c += f.g.ldc) {
         FloatN<16> v = load<16>(t), w = load<16>(t + 16);
         if constexpr (biased) v += bias, w += more;
-        if constexpr (added) v += load<16>(c), w += load<16>(c + 16);
+        if constexpr (added) v += load<16>(from), w += load<16>(from + 16), from += f.g.ldc;
         if constexpr (saved) store_row(pre, v, w), pre += f.g.ldc;
         store_row(c, activate<activation>(v), activate<activation>(w));
     }
@@ -111,7 +113,10 @@ MEZZO_INLINE void finish_vector(const Finishing& f, std::int64_t row, std::int64
     T* c = static_cast<T*>(g.c) + at;
     FloatN<16> v = load<16>(f.t + row * side + j) * g.alpha;
     if (f.bias) v += full ? load<16>(f.bias + f.j + j) : load_first<16>(f.bias + f.j + j, left);
-    if (g.beta != 0.0f) v += g.beta * (full ? load<16>(c) : load_first<16>(c, left));
+    if (g.beta != 0.0f) {
+        const T* const added = g.added ? static_cast<const T*>(g.added) + at : c;
+        v += g.beta * (full ? load<16>(added) : load_first<16>(added, left));
+    }
     if (g.pre_activation) {
         T* pre = static_cast<T*>(g.pre_activation) + at;
         full ? store<16>(pre, v) : store_first<16>(pre, v, left);
@@ -132,6 +137,8 @@ template <Activation activation, class T> void finish_rows(Finishing& f, std::in
                           : finish_whole<activation, T, false, false>(f, rows);
         if (activation == Activation::none && g.beta == 1 && !f.bias)
             return finish_whole<Activation::none, T, false, true>(f, rows);
+        if (activation == Activation::relu && g.beta == 1 && f.bias)
+            return finish_whole<Activation::relu, T, true, true>(f, rows);
     }
     for (; rows > 0; --rows, ++f.row)
         for (std::int64_t j = 0; j < f.columns; j += 16) finish_vector<activation, T>(f, f.row, j);

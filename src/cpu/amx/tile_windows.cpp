@@ -121,6 +121,8 @@ private:
         Gemm g{.n = p.columns()};
         g.c = p.result.data + group * g.n * std::int64_t(size_of(p.result.type)), g.c_type = p.result.type;
         g.ldc = p.result.step.width * p.result.pixel;
+        g.activation = p.activation;
+        if (p.residual) g.added = p.residual + (static_cast<char*>(g.c) - p.result.data), g.beta = 1;
         tiles.multiply_windows({g, bias, runs.data(), std::int64_t(runs.size()), band.step(), offsets.data(),
                                 std::int64_t(offsets.size()), weight});
     }

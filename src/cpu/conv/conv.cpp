@@ -78,23 +78,22 @@ ConvWeight weight_of(const Tensor& w) {
     return {data(w), w->dtype, shape[0], shape[1] * shape[2], shape[3]};
 }
 
-}  // namespace
-
-namespace cpu_kernels {
-
-void conv2d(In in, const kernels::Conv2d& at, Out out) {
-    const Tensor x = row_major(in[0]), weight = row_major(in[1]);
-    const Tensor& y = out[0];
+// Computes y = activation(conv2d + residual) of in[0] by in[1] with the bias in[2], if there is one.
+void convolve(In in, const kernels::ConvGeometry& at, const Tensor& residual, Activation activation,
+              const Tensor& y) {
     if (y->numel == 0) return;
+    const Tensor x = row_major(in[0]), weight = row_major(in[1]);
     WindowProduct p;
-    p.windows = windows_of_input(at.geometry, kernel_size(weight->shape));
-    set_source(p.windows, x, at.geometry.groups);
+    p.windows = windows_of_input(at, kernel_size(weight->shape));
+    set_source(p.windows, x, at.groups);
     p.windows.rows = y->shape[1], p.windows.columns = y->shape[2];
     p.weight = weight_of(weight);
-    const Tensor joined = join_taps(p.windows, kernel_size(weight->shape), at.geometry);
+    const Tensor joined = join_taps(p.windows, kernel_size(weight->shape), at);
     p.weight.inputs = p.windows.channels, p.weight.taps = std::int64_t(p.windows.taps.size());
-    p.groups = at.geometry.groups;
+    p.groups = at.groups;
     p.result = pixels_of(y);
+    p.residual = residual.defined() ? data(residual) : nullptr;
+    p.activation = activation;
     Tensor bias;
     if (in.size() > 2 && in[2].defined()) {
         bias = row_major(in[2]);
@@ -102,6 +101,19 @@ void conv2d(In in, const kernels::Conv2d& at, Out out) {
         p.bias_type = bias->dtype;
     }
     multiply_windows(p);
+}
+
+}  // namespace
+
+namespace cpu_kernels {
+
+void conv2d(In in, const kernels::Conv2d& at, Out out) {
+    convolve(in, at.geometry, {}, Activation::none, out[0]);
+}
+
+void conv2d_add_relu(In in, const kernels::Conv2dAddRelu& at, Out out) {
+    const Tensor residual = in[3].defined() ? row_major(in[3]) : Tensor();
+    convolve(in, at.geometry, residual, Activation::relu, out[0]);
 }
 
 void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
@@ -155,8 +167,8 @@ void conv2d_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out) {
     add_window_gradient(p);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<conv2d>(), kernel_entry<conv2d_input_grad>(),
-                                   kernel_entry<conv2d_weight_grad>()};
+constexpr KernelEntry entries[] = {kernel_entry<conv2d>(), kernel_entry<conv2d_add_relu>(),
+                                   kernel_entry<conv2d_input_grad>(), kernel_entry<conv2d_weight_grad>()};
 constinit const KernelList conv_list = entries;
 
 }  // namespace cpu_kernels

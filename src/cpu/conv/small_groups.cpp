@@ -273,7 +273,8 @@ const float* weight_by_steps(const WindowProduct& p, std::int64_t ld) {
 }  // namespace
 
 bool has_small_groups(const WindowProduct& p) {
-    return suits(p.windows, p.groups, p.columns(), p.result.type) && planes_of(p).fit();
+    return !p.residual && p.activation == Activation::none &&
+           suits(p.windows, p.groups, p.columns(), p.result.type) && planes_of(p).fit();
 }
 bool has_small_groups(const WindowGradient& p) {
     return suits(p.windows, p.groups, p.group_outputs(), p.result_type) && planes_of(p).fit();

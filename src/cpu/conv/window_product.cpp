@@ -122,6 +122,7 @@ void multiply_chunk(const WindowProduct& p, const Windows& x, std::int64_t group
     g.ldc = direct ? p.result.pixel : g.n;
     g.c = direct ? p.result.data + (begin * p.result.pixel + group * g.n) * size
                  : scratch().result.get<char>(g.m * g.n * size);
+    if (p.residual) g.added = p.residual + (begin * p.result.pixel + group * g.n) * size, g.beta = 1;
     gemm(g);
     if (!direct) place(p, group, begin, g.m, static_cast<const char*>(g.c));
 }
@@ -135,6 +136,7 @@ void multiply_group(const WindowProduct& p, std::int64_t group) {
     g.c_type = p.result.type;
     g.bias = p.bias ? p.bias + group * g.n * std::int64_t(size_of(p.bias_type)) : nullptr;
     g.bias_type = p.bias_type;
+    g.activation = p.activation;
     const std::int64_t rows = in_place(x) && p.result.dense() ? x.count() : chunk_rows(x),
                        chunks = chunks_of(x.count(), rows);
     // If there are many chunks, each is one thread's work; otherwise the threads share each.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/conv/windows.h"
+#include "kernels/activation.h"
 
 namespace mezzo::cpu {
 
@@ -32,7 +33,8 @@ struct ConvWeight {
 };
 
 // result[pixel, column] = bias[column] + sum over a pixel's window * the weight, for each group. The windows
-// have the weight's inputs and the result its outputs, or the other way round if `transposed`.
+// have the weight's inputs and the result its outputs, or the other way round if `transposed`. `activation`
+// is none or relu.
 struct WindowProduct {
     Windows windows;  // of the first group
     ConvWeight weight;
@@ -41,6 +43,8 @@ struct WindowProduct {
     Pixels result;
     const char* bias = nullptr;
     Dtype bias_type = float32;
+    const char* residual = nullptr;  // of a dense result: added before the activation; type and layout of it
+    Activation activation = Activation::none;
 
     std::int64_t group_outputs() const { return weight.outputs / groups; }
     std::int64_t columns() const { return transposed ? weight.inputs : group_outputs(); }

@@ -138,8 +138,8 @@ private:
         const std::int64_t j = first * kernels.nr, width = std::min(last * kernels.nr, columns) - j;
         const char** const lines = scratch().lines.get<const char*>(taps * ld_lines(rows));
         find_lines(group, begin, rows, lines);
-        const bool direct =
-            p.result.dense() && p.result.type == float32 && !bias && width % kernels.lanes == 0;
+        const bool direct = p.result.dense() && p.result.type == float32 && !bias && !p.residual &&
+                            p.activation == Activation::none && width % kernels.lanes == 0;
         const std::int64_t at = group * columns + j;
         float* const y = reinterpret_cast<float*>(p.result.data) + begin * p.result.pixel + at;
         float* const sums =
@@ -199,12 +199,14 @@ private:
         Epilogue e{};
         e.ldt = kernels.nr, e.columns = width, e.c_type = p.result.type;
         e.bias = bias ? bias + at : nullptr;
-        e.alpha = 1;
+        e.alpha = 1, e.beta = p.residual ? 1 : 0;
+        e.activation = p.activation;
         const auto size = std::int64_t(size_of(p.result.type));
         const auto write = [&](std::int64_t element, std::int64_t pixel, std::int64_t n, std::int64_t done) {
             e.t = sums + done * kernels.nr;
             e.rows = n, e.ldc = pixel;
             e.c = p.result.data + (element + at) * size;
+            if (p.residual) e.added = p.residual + (element + at) * size;
             epilogue(e);
         };
         if (p.result.dense()) return write(begin * p.result.pixel, p.result.pixel, rows, 0);

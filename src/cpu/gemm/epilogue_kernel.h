@@ -32,8 +32,8 @@ template <Activation activation> MEZZO_INLINE Vector through(Vector v, Vector sa
 
 // Finishes one vector of `count` <= lanes elements at column j of a row.
 template <Activation activation, bool full, class T>
-MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const T* saved, std::int64_t j,
-                         std::int64_t count) {
+MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const T* saved, const T* added,
+                         std::int64_t j, std::int64_t count) {
     constexpr bool is_float = std::is_same_v<T, float>;
     const auto get = [=](const auto* from) __attribute__((always_inline)) {
         return full ? load<lanes>(from + j) : load_first<lanes>(from + j, count);
@@ -45,7 +45,7 @@ MEZZO_INLINE void finish(const Epilogue& e, const float* t, T* c, T* pre, const 
     };
     Vector v = load<lanes>(t + j) * e.alpha;
     if (e.bias) v += get(e.bias);
-    if (e.beta != 0.0f) v += e.beta * get(c);
+    if (e.beta != 0.0f) v += e.beta * get(added);
     if (pre) put(pre, v);
     v = is_float && saved ? through<activation>(v, get(saved)) : activate<activation>(v);
     put(c, v);
@@ -57,9 +57,11 @@ template <Activation activation, class T> void epilogue_rows(const Epilogue& e) 
         T* c = static_cast<T*>(e.c) + i * e.ldc;
         T* pre = e.pre_activation ? static_cast<T*>(e.pre_activation) + i * e.ldc : nullptr;
         const T* saved = e.saved ? static_cast<const T*>(e.saved) + i * e.ldc : nullptr;
+        const T* added = e.added ? static_cast<const T*>(e.added) + i * e.ldc : c;
         std::int64_t j = 0;
-        for (; j + lanes <= e.columns; j += lanes) finish<activation, true>(e, t, c, pre, saved, j, lanes);
-        if (j < e.columns) finish<activation, false>(e, t, c, pre, saved, j, e.columns - j);
+        for (; j + lanes <= e.columns; j += lanes)
+            finish<activation, true>(e, t, c, pre, saved, added, j, lanes);
+        if (j < e.columns) finish<activation, false>(e, t, c, pre, saved, added, j, e.columns - j);
     }
     if (e.stream) fence();
 }

@@ -104,7 +104,7 @@ void pack_strip(const GemmKernels& kernels, const Gemm& g, const Strip& s, std::
 // Whether sums can be stored to C as they are, in whole vectors and without an epilogue.
 bool stores_sums(const GemmKernels& kernels, const Gemm& g, std::int64_t columns) {
     return g.c_type == float32 && g.alpha == 1 && (g.beta == 0 || g.beta == 1) && !g.bias &&
-           !g.pre_activation && g.activation == Activation::none && columns % kernels.lanes == 0;
+           !g.pre_activation && !g.added && g.activation == Activation::none && columns % kernels.lanes == 0;
 }
 
 // Number of the remaining slots to multiply at once. The last two ranges share their slots evenly, so that

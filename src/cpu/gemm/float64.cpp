@@ -58,10 +58,11 @@ void finish(const Gemm& g, const double* bias, std::int64_t i, std::int64_t j, s
         double* c = static_cast<double*>(g.c) + (i + r) * g.ldc + j;
         double* pre =
             g.pre_activation ? static_cast<double*>(g.pre_activation) + (i + r) * g.ldc + j : nullptr;
+        const double* const added = g.added ? static_cast<const double*>(g.added) + (i + r) * g.ldc + j : c;
         for (std::int64_t q = 0; q < columns; ++q) {
             double v = t[r * columns + q] * static_cast<double>(g.alpha);
             if (bias) v += bias[j + q];
-            if (g.beta != 0.0f) v += static_cast<double>(g.beta) * c[q];
+            if (g.beta != 0.0f) v += static_cast<double>(g.beta) * added[q];
             if (pre) pre[q] = v;
             c[q] = activate(g.activation, v);
         }

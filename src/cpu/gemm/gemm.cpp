@@ -52,6 +52,7 @@ Gemm at(const Gemm& g, std::int64_t index) {
     one.c = const_cast<void*>(item(g.c, g.c_type, index, g.stride_c));
     one.pre_activation = const_cast<void*>(item(g.pre_activation, g.c_type, index, g.stride_c));
     one.saved = item(g.saved, g.c_type, index, g.stride_c);
+    one.added = item(g.added, g.c_type, index, g.stride_c);
     return one;
 }
 

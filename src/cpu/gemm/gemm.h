@@ -33,7 +33,8 @@ struct Gemm {
     Activation activation = Activation::none;
     // Optional, [m]: the sums over k of op(A)'s rows are added to it.
     double* a_sums = nullptr;
-    float alpha = 1, beta = 0;  // C is read only if beta != 0
+    float alpha = 1, beta = 0;    // C is read only if beta != 0
+    const void* added = nullptr;  // read instead of C if beta != 0; layout and type of C
     std::int64_t batch = 1, stride_a = 0, stride_b = 0,
                  stride_c = 0;  // elements between matrices; 0 repeats a or b
 };

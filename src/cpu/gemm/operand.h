@@ -46,6 +46,7 @@ inline void finish_block(const GemmKernels& kernels, const Gemm& g, const float*
     e.c = element(g.c, g.c_type, i * g.ldc + j);
     e.pre_activation = g.pre_activation ? element(g.pre_activation, g.c_type, i * g.ldc + j) : nullptr;
     e.saved = element(g.saved, g.c_type, i * g.ldc + j);
+    e.added = element(g.added, g.c_type, i * g.ldc + j);
     e.ldc = g.ldc;
     e.c_type = g.c_type;
     e.bias = bias ? bias + j : nullptr;

@@ -18,6 +18,7 @@ struct Epilogue {
     void* c;
     void* pre_activation;  // or null
     const void* saved;     // or null: see Gemm; only float32
+    const void* added;     // or null: see Gemm
     std::int64_t ldc;
     Dtype c_type;
     const float* bias;  // or null

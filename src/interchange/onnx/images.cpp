@@ -34,13 +34,19 @@ Attributes geometry(const kernels::ConvGeometry& at, const Shape& weight, Ints p
             {"kernel_shape", Ints{weight[1], weight[2]}}};
 }
 
-Value conv2d(const Call& call) {
-    const kernels::ConvGeometry& at = call.attributes<kernels::Conv2d>().geometry;
+Value conv(const Call& call, const kernels::ConvGeometry& at) {
     Graph& g = call.graph;
     Values inputs{call.in[0], g.permuted(call.in[1], to_second)};
-    if (call.in.size() > 2) inputs.push_back(call.in[2]);
+    if (call.in.size() > 2 && call.in[2] != none) inputs.push_back(call.in[2]);
     const auto [height, width] = at.padding;
     return of_image(call, "Conv", inputs, geometry(at, g.shape(call.in[1]), {height, width, height, width}));
+}
+Value conv2d(const Call& call) { return conv(call, call.attributes<kernels::Conv2d>().geometry); }
+Value conv2d_add_relu(const Call& call) {
+    Graph& g = call.graph;
+    Value y = g.permuted(conv(call, call.attributes<kernels::Conv2dAddRelu>().geometry), to_second);
+    if (call.in[3] != none) y = g.like("Add", {y, g.permuted(call.in[3], to_second)});
+    return g.permuted(g.like("Relu", {y}), to_last);
 }
 
 // The pads at the end are computed from the size of the result, so that output_padding is not needed.
@@ -117,10 +123,8 @@ Value avg_pool2d(const Call& call) {
 }
 
 constexpr MappingOf mappings[] = {
-    {"conv2d", conv2d},
-    {"conv_transpose2d", conv_transpose2d},
-    {"max_pool2d", max_pool2d},
-    {"avg_pool2d", avg_pool2d},
+    {"conv2d", conv2d},         {"conv2d_add_relu", conv2d_add_relu}, {"conv_transpose2d", conv_transpose2d},
+    {"max_pool2d", max_pool2d}, {"avg_pool2d", avg_pool2d},
 };
 
 }  // namespace
