@@ -2,7 +2,7 @@
 // become part of the convolution's or linear layer's weight and bias.
 //
 //   net.eval();
-//   nn::fuse_batch_norms(net, [&] { (void)net(example); });
+//   nn::fuse_batch_norms(net, [&] { (void)net(x); });
 //   y = net(x);  // the same values up to rounding, in fewer ops
 #pragma once
 

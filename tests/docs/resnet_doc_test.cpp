@@ -33,4 +33,9 @@ TEST_CASE("resnet document: in a program, and files", "[resnet]") {
     mz::io::load_weights(net, mz::io::load_state_dict_file(path), {.rename = rename});
     // end
     CHECK(net.conv1.weight.to_vector<float>()[5] == before);
+    // begin
+    net.eval();
+    const std::int64_t folded = mz::nn::fuse_batch_norms(net, [&] { (void)net(images); });  // 53
+    // end
+    CHECK(folded == 53);
 }
