@@ -147,6 +147,8 @@ GradMeta::~GradMeta() {
 }
 
 bool grad_enabled() { return thread_state.record_history; }
+InferenceMode::InferenceMode() : previous_(std::exchange(thread_state.pack_weights, true)) {}
+InferenceMode::~InferenceMode() { thread_state.pack_weights = previous_; }
 NoGrad::NoGrad() : previous_(std::exchange(thread_state.record_history, false)) {}
 NoGrad::~NoGrad() { thread_state.record_history = previous_; }
 EnableGrad::EnableGrad() : previous_(std::exchange(thread_state.record_history, true)) {}

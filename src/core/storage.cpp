@@ -1,9 +1,19 @@
 #include "core/borrowed_storage.h"
 
+#include <utility>
+
 #include "core/memory_hook.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
+
+constinit std::mutex packed_mutex;
+
+void drop_packed(Storage& storage) {
+    Ref<Storage> packed;  // is freed after the mutex has been released
+    const std::lock_guard lock(packed_mutex);
+    packed = std::exchange(storage.packed, {});
+}
 
 Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
     CachingAllocator& source = allocator(device);
@@ -58,6 +68,7 @@ void dispose(Storage* storage) noexcept {
         hook != nullptr && hook->keeps(block))
         return;
     block->data = nullptr;
+    block->packed = {};
     if (block->give_back != nullptr) block->give_back(block->lender);
     detail::live_storages.fetch_sub(1, std::memory_order_relaxed);
     if (block->owner != nullptr)

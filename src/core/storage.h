@@ -4,12 +4,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "core/internal.h"
 #include "core/ref.h"
 #include "mezzo/device.h"
 
 namespace mezzo {
+
+struct Storage;
+MEZZO_INTERNAL void dispose(Storage* storage) noexcept;
 
 struct Storage {
     std::atomic<std::uint32_t> refs{0};
@@ -19,7 +23,14 @@ struct Storage {
     std::atomic<std::uint64_t> version{0};     // grows with every in-place write
     std::uint64_t zeroed = ~std::uint64_t(0);  // the version in which every element was set to zero, if any
     bool foreign = false;  // allocated by another thread than a ForeignMark's, while it lived
+    // The same elements in an order that a backend reads faster, made by it for itself; or null. packed_mutex
+    // guards it. It lives until the storage does not, or drop_packed().
+    Ref<Storage> packed;
 };
+
+extern std::mutex packed_mutex;
+// Frees the packed copy of the storage, if there is one.
+void drop_packed(Storage& storage);
 
 // While it lives, storages that other threads allocate are marked as foreign, for observers of this thread's
 // ops.
@@ -41,8 +52,6 @@ private:
     MEZZO_INTERNAL static constinit inline std::atomic<int> alive{0};
     MEZZO_INTERNAL static constinit inline thread_local int here = 0;
 };
-
-MEZZO_INTERNAL void dispose(Storage* storage) noexcept;
 
 // A storage of at least `bytes`, 256-byte aligned; without memory if `bytes` is 0. If memory is short, the
 // allocator empties its cache and tries again; then it throws Error(memory) with its statistics.

@@ -34,6 +34,7 @@ struct AutocastState {
 
 struct ThreadState {
     bool record_history = true;  // ops record nodes: NoGrad, EnableGrad
+    bool pack_weights = false;   // products of few rows may read packed copies of weights: InferenceMode
     bool recomputing = false;    // a checkpoint runs its segment for the second time: no side effects again
     bool prefer_decomposition = false;  // ops run their decompositions although there is a kernel: tests
     AutocastState autocast;

@@ -115,7 +115,7 @@ void check_request(const CausalLm& model, const Texts& prompts, const GenerateOp
 
 Texts generate(const CausalLm& model, const Texts& prompts, const GenerateOptions& options) {
     check_request(model, prompts, options);
-    const NoGrad plain;
+    const InferenceMode plain;
     return Generation(model, prompts, options).run();
 }
 

@@ -131,7 +131,9 @@ std::string mismatch(const Tensor& given, const Tensor& own) {
 class TrainSwitch : public FieldVisitor {
 public:
     explicit TrainSwitch(bool on) : on_(on) {}
-    void parameter(const std::string&, Parameter&) override {}
+    void parameter(const std::string&, Parameter& p) override {
+        if (on_ && p.defined() && p->storage) drop_packed(*p->storage);  // of an InferenceMode
+    }
     void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
         static constexpr char all_levels = 0;

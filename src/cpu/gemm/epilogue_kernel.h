@@ -8,6 +8,7 @@
 #define MEZZO_DEPTH 1
 #include "cpu/gemm/micro_kernel.h"
 #include "cpu/gemm/pack.h"
+#include "cpu/gemm/panel_kernel.h"
 #include "cpu/gemm/skinny_kernel.h"
 #include "cpu/isa/vector_math.h"
 
@@ -87,7 +88,7 @@ template <int = 0> void epilogue(const Epilogue& e) {
 
 constexpr GemmKernels kernels = {mr,       nr,           depth,   MEZZO_KC,       MEZZO_MC, MEZZO_NC,
                                  pack<mr>, pack<nr>,     tile<>,  epilogue<>,     skinny<>, small<>,
-                                 lanes,    panel_sums<>, nullptr, tile_in_place<>};
+                                 lanes,    panel_sums<>, nullptr, tile_in_place<>, panels<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

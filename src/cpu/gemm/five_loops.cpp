@@ -459,6 +459,7 @@ void multiply_one(const GemmKernels& kernels, const Gemm& g) {
         bias = converted;
     }
     if (g.k == 0) return empty_sums(kernels, g, bias);
+    if (g.b_panels) return multiply_panels(kernels, g, bias);
     if (const std::int64_t parts = parts_of_k(kernels, g); parts > 1)
         return multiply_parts(kernels, g, bias, parts);
     multiply_part(kernels, g, bias);

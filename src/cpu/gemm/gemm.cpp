@@ -100,6 +100,7 @@ const GemmKernels& gemm_kernels(Isa isa) {
         kernels.epilogue = gemm_avx512.epilogue;
         kernels.skinny = gemm_avx512.skinny;
         kernels.small = gemm_avx512.small;
+        kernels.panels = gemm_avx512.panels;
         return kernels;
     }();
     static const GemmKernels with_tiles = [] {

@@ -33,6 +33,9 @@ struct Gemm {
     Activation activation = Activation::none;
     // Optional, [m]: the sums over k of op(A)'s rows are added to it.
     double* a_sums = nullptr;
+    // Optional, for an op(B) of the transposed form and C of few rows: the panels of op(B) (packed_weight.h),
+    // which are then read instead of b.
+    const void* b_panels = nullptr;
     float alpha = 1, beta = 0;    // C is read only if beta != 0
     const void* added = nullptr;  // read instead of C if beta != 0; layout and type of C
     std::int64_t batch = 1, stride_a = 0, stride_b = 0,

@@ -5,6 +5,7 @@
 #include "cpu/buffer.h"
 #include "cpu/elementwise/strided.h"
 #include "cpu/gemm/gemm.h"
+#include "cpu/gemm/packed_weight.h"
 #include "cpu/kernels.h"
 #include "kernels/linear_weight_grad.h"
 #include "kernels/merged_linear.h"
@@ -139,6 +140,8 @@ void linear(In in, const kernels::Linear& at, Out out) {
         g.bias_type = bias->dtype;
     }
     if (out.size() > 1) g.pre_activation = out[1]->bytes();
+    const Ref<Storage> packed = packed_weight(in[1], g.m);
+    if (packed) g.b_panels = panels_of(*packed);
     gemm(g);
 }
 

@@ -109,6 +109,24 @@ void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* b
                  });
 }
 
+void multiply_panels(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    const std::int64_t ldx = round_up(g.k, std::max<std::int64_t>(kernels.lanes, packed_steps));
+    float* const x = scratch().rows.get<float>(g.m * ldx);
+    read_rows(rows_of_a(g, 0, 0), g.m, g.k, x, ldx);
+    constexpr std::int64_t width = 512;
+    const std::int64_t panels = (g.n + packed_columns - 1) / packed_columns,
+                       panel = packed_columns * round_up(g.k, packed_steps);
+    parallel_for(panels, grain(panels, 8 * g.m * g.n * g.k), [&](std::int64_t begin, std::int64_t end) {
+        float* const t = scratch().tile.get<float>(g.m * width);
+        for (std::int64_t i = begin; i < end; i += width / packed_columns) {
+            const std::int64_t count = std::min(width / packed_columns, end - i), j = i * packed_columns;
+            kernels.panels(x, ldx, g.m, element(g.b_panels, g.b_type, i * panel), g.b_type, g.k, count, t,
+                           width);
+            finish_block(kernels, g, bias, 0, j, g.m, std::min(count * packed_columns, g.n - j), t, width);
+        }
+    });
+}
+
 // For an op(B) with few columns: computes C^T = op(B)^T op(A)^T block by block and transposes it back before
 // the epilogue.
 void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias) {

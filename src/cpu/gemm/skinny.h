@@ -8,5 +8,7 @@ namespace mezzo::cpu {
 // Both have the requirements of multiply_one() (five_loops.h); `bias` is float32 or null.
 void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias);
 void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias);
+// Few rows, with Gemm::b_panels.
+void multiply_panels(const GemmKernels& kernels, const Gemm& g, const float* bias);
 
 }  // namespace mezzo::cpu

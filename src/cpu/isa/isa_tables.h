@@ -57,6 +57,8 @@ struct TileKernels;
 
 constexpr std::int64_t largest_small = 16;
 
+constexpr std::int64_t packed_columns = 16, packed_steps = 4;
+
 struct GemmKernels {
     int mr, nr;      // register tile
     int depth;       // steps of k in a 32-bit slot of a packed panel: 1 (float) or 2 (bfloat16)
@@ -94,6 +96,11 @@ struct GemmKernels {
     void (*tile_in_place)(const float* a, std::int64_t lda, const float* b, std::int64_t panel_k,
                           std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
                           bool accumulate, Prefetch& ahead) = nullptr;
+
+    // skinny() with `count` panels of packed_columns columns of y (packed_weight.h), of k steps: t[rows, count *
+    // packed_columns]. x is zero up to a multiple of packed_steps, and readable there.
+    void (*panels)(const float* x, std::int64_t ldx, std::int64_t rows, const void* y, Dtype type,
+                   std::int64_t k, std::int64_t count, float* t, std::int64_t ldt) = nullptr;
 };
 
 // [from][to] by convert_index(); the diagonal is null.
