@@ -28,15 +28,16 @@ struct GradRef {
     std::uint32_t end;  // the number of chunks up to and including this parameter
     Dtype grad_dtype;
 };
-// A ParamRef in 72 bytes.
+// A ParamRef in 72 bytes. A parameter has no 16-bit copy if it has a split master.
 struct UpdateRef {
     void *param, *grad;
     void* state[max_optimizer_state];
-    void* copy16;
+    void* copy16;  // or ParamRef::low16, if `split`
     std::int64_t numel;
     float* step;
     std::uint32_t end;
-    std::uint8_t group;  // index into the groups of the table
+    std::uint8_t group : 7;  // index into the groups of the table
+    std::uint8_t split : 1;
     Dtype dtype, grad_dtype, copy16_dtype;
 };
 

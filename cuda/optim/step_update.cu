@@ -3,9 +3,28 @@
 #include "cuda/optim/step.h"
 #include "cuda/optim/step_table.cuh"
 #include "kernels/functor_step.h"
+#include "kernels/narrow_state.h"
 
 namespace mezzo::cuda {
 namespace {
+
+template <class C> __device__ C load_param(const UpdateRef& p, std::int64_t i) {
+    if (!p.split) return load_as<C>(p.param, p.dtype, i);
+    const auto *high = static_cast<const std::uint16_t*>(p.param),
+               *low = static_cast<const std::uint16_t*>(p.copy16);
+    return static_cast<C>(functors::number_of(functors::joined(high[i], low[i])));
+}
+// Stores a new value in the parameter and, if it has one, in its 16-bit copy.
+template <class C> __device__ void store_param(const UpdateRef& p, std::int64_t i, C value) {
+    if (p.split) {
+        const auto halves = functors::halves_of(functors::bits_of(static_cast<float>(value)));
+        static_cast<std::uint16_t*>(p.param)[i] = halves.high;
+        static_cast<std::uint16_t*>(p.copy16)[i] = halves.low;
+        return;
+    }
+    store_as(p.param, p.dtype, i, value);
+    if (p.copy16 != nullptr) store_as(p.copy16, p.copy16_dtype, i, value);
+}
 
 // Elements one by one, of any dtypes.
 template <class Row, class C> __device__ void update_elements(const UpdateRef& p, const Chunks& chunks,
@@ -16,11 +35,9 @@ template <class Row, class C> __device__ void update_elements(const UpdateRef& p
         for (int k = 0; k < max_optimizer_state; ++k)
             s[k] = p.state[k] != nullptr ? static_cast<const C*>(p.state[k])[i] : C(0);
         const C g = load_as<C>(p.grad, p.grad_dtype, i) * multiplier;
-        const C value = prepared.formula.update(load_as<C>(p.param, p.dtype, i), g, s, prepared.way);
-        store_as(p.param, p.dtype, i, value);
+        store_param(p, i, prepared.formula.update(load_param<C>(p, i), g, s, prepared.way));
         for (int k = 0; k < max_optimizer_state; ++k)
             if (p.state[k] != nullptr) static_cast<C*>(p.state[k])[i] = s[k];
-        if (p.copy16 != nullptr) store_as(p.copy16, p.copy16_dtype, i, value);
     }
 }
 
@@ -37,13 +54,42 @@ template <class T> __device__ void store_copy16(void* copy16, std::int64_t i, co
     vector_at<T>(copy16, i) = rounded;
 }
 
-// float32 parameters, four elements at a time.
+__device__ StepVec<float> load_params(const UpdateRef& p, std::int64_t i) {
+    if (!p.split) return vector_at<float>(p.param, i);
+    const StepVec<std::uint16_t> high = vector_at<std::uint16_t>(p.param, i),
+                                 low = vector_at<std::uint16_t>(p.copy16, i);
+    StepVec<float> value;
+    for (int k = 0; k < step_width; ++k)
+        value.v[k] = functors::number_of(functors::joined(high.v[k], low.v[k]));
+    return value;
+}
+__device__ void store_params(const UpdateRef& p, std::int64_t i, const StepVec<float>& value) {
+    if (p.split) {
+        StepVec<std::uint16_t> high, low;
+        for (int k = 0; k < step_width; ++k) {
+            const auto halves = functors::halves_of(functors::bits_of(value.v[k]));
+            high.v[k] = halves.high;
+            low.v[k] = halves.low;
+        }
+        vector_at<std::uint16_t>(p.param, i) = high;
+        vector_at<std::uint16_t>(p.copy16, i) = low;
+        return;
+    }
+    vector_at<float>(p.param, i) = value;
+    if (p.copy16 == nullptr) return;
+    if (p.copy16_dtype == Dtype::float16)
+        store_copy16<float16_t>(p.copy16, i, value);
+    else
+        store_copy16<bfloat16_t>(p.copy16, i, value);
+}
+
+// Parameters of float32, or of two halves, four elements at a time.
 template <class G, class Row> __device__ void update_vectors(const UpdateRef& p, const Chunks& chunks,
                                                              const functors::Prepared<Row, float>& prepared,
                                                              float multiplier) {
     const std::int64_t whole = chunks.begin + (chunks.end - chunks.begin) / step_width * step_width;
     for (std::int64_t i = chunks.begin + threadIdx.x * step_width; i < whole; i += blockDim.x * step_width) {
-        StepVec<float> value = vector_at<float>(p.param, i), state[max_optimizer_state] = {};
+        StepVec<float> value = load_params(p, i), state[max_optimizer_state] = {};
         const StepVec<G> grad = vector_at<G>(p.grad, i);
         for (int k = 0; k < max_optimizer_state; ++k)
             if (p.state[k] != nullptr) state[k] = vector_at<float>(p.state[k], i);
@@ -54,14 +100,9 @@ template <class G, class Row> __device__ void update_vectors(const UpdateRef& p,
             value.v[j] = prepared.formula.update(value.v[j], g, s, prepared.way);
             for (int k = 0; k < max_optimizer_state; ++k) state[k].v[j] = s[k];
         }
-        vector_at<float>(p.param, i) = value;
+        store_params(p, i, value);
         for (int k = 0; k < max_optimizer_state; ++k)
             if (p.state[k] != nullptr) vector_at<float>(p.state[k], i) = state[k];
-        if (p.copy16 == nullptr) continue;
-        if (p.copy16_dtype == Dtype::float16)
-            store_copy16<float16_t>(p.copy16, i, value);
-        else
-            store_copy16<bfloat16_t>(p.copy16, i, value);
     }
     update_elements<Row, float>(p, {chunks.index, whole, chunks.end}, prepared, multiplier);
 }
@@ -72,8 +113,8 @@ __device__ bool aligned(const void* p, std::size_t element) {
 
 __device__ bool takes_vectors(const UpdateRef& p) {
     const std::size_t grad_size = p.grad_dtype == Dtype::float32 ? 4 : 2;
-    bool fits = p.dtype == Dtype::float32 && p.grad_dtype != Dtype::float64 && aligned(p.param, 4) &&
-                aligned(p.grad, grad_size) && aligned(p.copy16, 2);
+    bool fits = (p.dtype == Dtype::float32 || p.split) && p.grad_dtype != Dtype::float64 &&
+                aligned(p.param, p.split ? 2 : 4) && aligned(p.grad, grad_size) && aligned(p.copy16, 2);
     for (int k = 0; k < max_optimizer_state; ++k) fits = fits && aligned(p.state[k], 4);
     return fits;
 }
@@ -156,10 +197,11 @@ void fill_entry(UpdateRef& entry, const ParamRef& p, int group) {
     entry.param = p.param;
     entry.grad = p.grad;
     for (int k = 0; k < max_optimizer_state; ++k) entry.state[k] = p.state[k];
-    entry.copy16 = p.copy16;
+    entry.copy16 = p.low16 != nullptr ? p.low16 : p.copy16;
+    entry.split = p.low16 != nullptr;
     entry.numel = p.numel;
     entry.step = p.step;
-    entry.group = static_cast<std::uint8_t>(group);
+    entry.group = static_cast<std::uint8_t>(group & 0x7f);
     entry.dtype = p.dtype;
     entry.grad_dtype = p.grad_dtype;
     entry.copy16_dtype = p.copy16_dtype;

@@ -24,6 +24,15 @@ namespace mezzo::optim {
 
 struct OptimizerImpl;  // src/optim/optimizer.h
 
+// Storage of the float32 masters of 16-bit parameters.
+enum class MasterWeights : std::uint8_t {
+    whole,  // 4 bytes of an element, beside the parameter's 2
+    // 2 bytes beside the parameter's 2: a bfloat16 parameter is the upper half of its master, rounded to
+    // nearest, ties away from zero, and the lower half is stored. Training is that of float32 masters, bit for
+    // bit, but for the rounding of ties. Not for float16 parameters.
+    split,
+};
+
 // Base class of all optimizers. Parameters are floating leaves, all on one device when step() is called;
 // parameters without a gradient are skipped. step() queues its work and does not wait for the device. It also
 // writes the 16-bit copies of float32 parameters that Autocast reads in 16 bit.
@@ -66,18 +75,22 @@ public:
     void set_option(const std::string& name, double value, std::size_t group);
 
     // Makes a float32 master weight for every 16-bit parameter: step() updates the master weight and writes
-    // the parameter from it.
-    void use_master_weights();
+    // the parameter from it. Elements of a parameter that are written otherwise become those of the master;
+    // with split masters any other write makes all elements of the parameter the master's. May be called
+    // again with the other storage, which keeps the values. Throws Error(dtype) for split masters of float16
+    // parameters, and Error(value) for those of an optimizer of mezzo/optim_in_ops.h, a CustomOptimizer or
+    // LBFGS.
+    void use_master_weights(MasterWeights storage = MasterWeights::whole);
     // The float32 master weights of 16-bit parameters, and the other parameters themselves. A master weight
     // shares the gradient of its parameter if that is float32, as after GradScaler::unscale_(); otherwise it
-    // has none.
+    // has none. Throws Error(state) for split masters, which state_dict() has as float32.
     [[nodiscard]] Tensors master_parameters() const;
 
     // Copies of the state of step() besides the parameters: moments, step counts, master weights, options of
     // every group.
     [[nodiscard]] StateDict state_dict() const { return saved_state(); }
     // Restores a state_dict() of an optimizer of the same type, groups and shapes, master weights included:
-    // an optimizer without master weights has them afterwards. Throws with nothing changed: Error(value) for
+    // an optimizer without master weights has float32 ones afterwards; split ones stay split. Throws with nothing changed: Error(value) for
     // another type or other groups, options out of their range, counts that are no whole numbers, and entries
     // that are undefined, missing, unknown or there twice; Error(shape) for an entry of another shape;
     // Error(dtype) for state that is not floating, and for the master of a parameter that is not 16 bit.

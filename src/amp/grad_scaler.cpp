@@ -71,7 +71,7 @@ constexpr char advice_after_unscaling[] =
 void leave_unscaled(const optim::OptimizerImpl& optimizer, const optim::GradientList& list,
                     const Tensor& norm) {
     using Scale = optim::DeferredFactor;
-    Ref<Scale>(new Scale(list, optimizer.state, norm, optimizer.masters))->attach(list.leaves);
+    Ref<Scale>(new Scale(list, optimizer.state, norm, optimizer.masters.has_value()))->attach(list.leaves);
     for (TensorImpl* leaf : list.leaves) leaf->grad_meta->gradient.note_unscaled();
 }
 

@@ -139,6 +139,24 @@ void clip_by_value(std::span<const ParamRef> params, double limit) {
     });
 }
 
+// Elements [i, i + n) of a parameter that is not stored as T.
+template <class T> void read_param(const ParamRef& ref, std::int64_t i, std::int64_t n, T* to) {
+    const char* const param = element(ref.param, i, ref.dtype);
+    if constexpr (sizeof(T) == sizeof(float))
+        if (ref.low16 != nullptr)
+            return active_loops().join_halves(to, reinterpret_cast<const std::uint16_t*>(param),
+                                              static_cast<const std::uint16_t*>(ref.low16) + i, n);
+    convert(param, ref.dtype, to, dtype_of<T>(), n);
+}
+template <class T> void write_param(const ParamRef& ref, std::int64_t i, std::int64_t n, const T* from) {
+    char* const param = element(ref.param, i, ref.dtype);
+    if constexpr (sizeof(T) == sizeof(float))
+        if (ref.low16 != nullptr)
+            return active_loops().split_halves(reinterpret_cast<std::uint16_t*>(param),
+                                               static_cast<std::uint16_t*>(ref.low16) + i, from, n);
+    convert(from, dtype_of<T>(), param, ref.dtype, n);
+}
+
 // Updates one piece. Gradients, parameters and 16-bit copies of another dtype than T are converted chunk by
 // chunk, while they are in the cache.
 template <class T>
@@ -151,15 +169,14 @@ void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref
     for (std::int64_t i = piece.begin; i < end; i += step) {
         const std::int64_t n = loop.n = std::min(end - i, step);
         const char* grad = element(ref.grad, i, ref.grad_dtype);
-        char* param = element(ref.param, i, ref.dtype);
         if (convert_grad) convert(grad, ref.grad_dtype, grad_buffer.bytes, dtype, n);
-        if (convert_param) convert(param, ref.dtype, param_buffer.bytes, dtype, n);
-        loop.param = convert_param ? param_buffer.as<T>() : reinterpret_cast<T*>(param);
+        if (convert_param) read_param(ref, i, n, param_buffer.as<T>());
+        loop.param = convert_param ? param_buffer.as<T>() : static_cast<T*>(ref.param) + i;
         loop.grad = convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad);
         for (int k = 0; k < max_optimizer_state; ++k)
             loop.state[k] = ref.state[k] ? static_cast<T*>(ref.state[k]) + i : nullptr;
         real_loops<T>().update[int(optimizer)](loop);
-        if (convert_param) convert(loop.param, dtype, param, ref.dtype, n);
+        if (convert_param) write_param(ref, i, n, loop.param);
         if (ref.copy16)
             convert(loop.param, dtype, element(ref.copy16, i, ref.copy16_dtype), ref.copy16_dtype, n);
     }

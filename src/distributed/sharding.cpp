@@ -86,6 +86,7 @@ std::vector<optim::Slot> divided(const optim::OptimizerImpl& optimizer, const Pa
         for (Tensor& state : slot.state)
             if (state.defined()) state = slot.kept_part(state).clone();
         if (slot.master.defined()) slot.master = slot.kept_part(slot.master.detach()).clone();
+        if (slot.low16.defined()) slot.low16 = slot.kept_rows(slot.low16).clone();
     }
     return slots;
 }

@@ -37,6 +37,9 @@ struct StepState {
 // A parameter of an optimizer step: raw pointers, contiguous storage.
 struct ParamRef {
     void* param;  // float32, float64, or 16 bit without a master
+    // With a split master param is bfloat16, the upper halves of float32 values, and these are their lower
+    // halves, 16 bit each (kernels/narrow_state.h). Otherwise null.
+    void* low16 = nullptr;
     void* grad;   // grad_dtype
     // In the order of the optimizer's row; float32 (float64 for float64 parameters), null if unused.
     void* state[max_optimizer_state];

@@ -95,6 +95,7 @@ void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, 
         p.param = copies.write(p.param, bytes_of(p.numel, p.dtype));
         for (void*& state : p.state)
             state = copies.write(state, bytes_of(p.numel, p.dtype == float64 ? float64 : float32));
+        p.low16 = copies.write(p.low16, std::size_t(p.numel) * 2);
         p.copy16 = copies.write(p.copy16, bytes_of(p.numel, p.copy16_dtype));
         p.step = copies.write(p.step, number_bytes(groups[p.group].optimizer));
     }

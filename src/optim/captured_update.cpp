@@ -11,7 +11,7 @@ void* address(const Tensor& x) { return x.defined() ? raw(x) : nullptr; }
 
 // The addresses that an update reads and writes, apart from the gradient's.
 struct Places {
-    void *param = nullptr, *master = nullptr, *copy16 = nullptr;
+    void *param = nullptr, *master = nullptr, *low16 = nullptr, *copy16 = nullptr;
     std::vector<void*> state;
     friend bool operator==(const Places&, const Places&) = default;
 };
@@ -20,9 +20,9 @@ Places places_of(const OptimizerImpl& optimizer, const Slot& slot) {
     Places places;
     places.param = raw(slot.param);
     for (const Tensor& state : slot.state) places.state.push_back(address(state));
-    if (has_master(optimizer, slot))
-        places.master = address(slot.master);
-    else if (slot.param->grad_meta != nullptr)
+    places.master = address(slot.master);
+    places.low16 = address(slot.low16);
+    if (!has_master(optimizer, slot) && slot.param->grad_meta != nullptr)
         places.copy16 = address(slot.param->grad_meta->copy16.value);
     return places;
 }

@@ -185,7 +185,7 @@ LBFGSStep::LBFGSStep(LBFGS& optimizer, const Closure& closure)
     const NoGrad plain;
     make_masters(impl_, indices, device);
     for (Slot& slot : impl_.slots) {
-        if (has_master(impl_, slot)) refresh_master(slot);
+        if (has_master(impl_, slot)) refresh_master(impl_, slot);
         values.push_back((has_master(impl_, slot) ? slot.master : slot.param).detach().to(dtype_).flatten());
     }
     x_ = cat(values);

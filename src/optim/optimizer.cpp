@@ -1,11 +1,10 @@
-// The base of the optimizers: groups, options, learning rates, master weights.
+// The base of the optimizers: groups, options, learning rates.
 #include "optim/optimizer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 #include <ostream>
 #include <unordered_map>
 
@@ -26,10 +25,6 @@ Tensors OptimizerImpl::params() const {
 std::string OptimizerImpl::describe(std::size_t slot) const {
     const std::string number = "parameter " + std::to_string(slot);
     return slots[slot].name.empty() ? number : slots[slot].name + " (" + number + ")";
-}
-
-bool has_master(const OptimizerImpl& optimizer, const Slot& slot) {
-    return optimizer.masters && is_16bit(slot.param.dtype());
 }
 
 std::unique_ptr<OptimizerImpl> make_optimizer(const std::shared_ptr<const OptimizerType>& kind) {
@@ -176,34 +171,6 @@ void Optimizer::set_option(const std::string& name, double value, std::size_t gr
     options[at] = value;
     check_options(impl_->type + std::string(".set_option"), *impl_->kind, options);
     impl_->groups[group].options = std::move(options);
-}
-
-void Optimizer::use_master_weights() {
-    refuse_in_update("use_master_weights", *impl_);
-    impl_->masters = true;
-    std::vector<std::size_t> all(impl_->slots.size());
-    std::iota(all.begin(), all.end(), std::size_t(0));
-    make_masters(*impl_, all, impl_->device());
-    for (Slot& slot : impl_->slots)
-        if (has_master(*impl_, slot)) refresh_master(slot);
-}
-
-Tensors Optimizer::master_parameters() const {
-    Tensors result;
-    for (const Slot& slot : impl_->slots) {
-        if (!has_master(*impl_, slot)) {
-            result.push_back(slot.param);
-            continue;
-        }
-        check(!slot.part, ErrorKind::state, impl_->type,
-              ".master_parameters: this rank has a part of each master only, see distributed::shard(); "
-              "parameters() have the whole gradients");
-        const Tensor gradient = slot.param.grad();
-        slot.master.set_requires_grad(true);
-        slot.master.set_grad(gradient.defined() && gradient.dtype() == float32 ? gradient : Tensor());
-        result.push_back(slot.master);
-    }
-    return result;
 }
 
 }  // namespace mezzo::optim

@@ -23,14 +23,18 @@ namespace mezzo::optim {
 // One parameter and its state. Tensors are made at the first step and follow the parameter's device.
 struct MEZZO_INTERNAL Slot {
     Tensor param;
-    std::string name;                  // "" when made from unnamed parameters
-    Tensor master;                     // float32, of a 16-bit parameter with master weights
+    std::string name;  // "" when made from unnamed parameters
+    // float32, of a 16-bit parameter with master weights. A split master has one from load_state_dict() to
+    // the next step only.
+    Tensor master;
+    Tensor low16;                      // of a split master: uint8 [elements, 2], the lower halves
     std::uint64_t master_version = 0;  // of the parameter, when it last equalled the rounded master
     std::vector<Tensor> state;         // in the order of OptimizerType::state
     std::optional<LocalShard> part;    // local shard of state and master; none: not sharded
 
     Shape kept_shape() const;  // shape of master and most state: the parameter's, or [part->count]
     Tensor kept_part(const Tensor& whole) const;  // the shard of a tensor with the parameter's elements
+    Tensor kept_rows(const Tensor& whole) const;  // and of one with a row for each element
 };
 
 struct Group {
@@ -65,7 +69,7 @@ struct MEZZO_INTERNAL OptimizerImpl {
     Tensor steps;
     Tensor state;                           // StepState as float32 [16]
     std::vector<std::uint64_t> schedulers;  // that have stepped, the active one last
-    bool masters = false;
+    std::optional<MasterWeights> masters;   // none: no master weights
     PresetState preset;
     bool updating = false;          // a user's update() runs
     bool counts_on_device = false;  // a conditional step ran since the counts below were read
@@ -121,12 +125,9 @@ unsigned used_state(const OptimizerImpl& optimizer, const Group& group);
 Dtype state_dtype(const Slot& slot);
 // The shape of the slot's state k.
 Shape state_shape(const OptimizerImpl& optimizer, const Slot& slot, std::size_t k);
-// Makes the masters that these parameters lack on a device.
-void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
 // Makes the masters, state and 16-bit copies that an update of the list will write to, where they are
 // missing, and completes the list with pointers to them.
 void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool conditional);
-void refresh_master(Slot& slot);
 // Arguments of the update kernels: the parameters with gradients, and their state. Allocates all memory that
 // the update kernel needs: whatever can throw does so here, before gradients and parameters change.
 // conditional: the update is skipped if StepState says found_inf.
@@ -145,8 +146,17 @@ void put_rates_on_device(OptimizerImpl& optimizer, std::vector<StepArgs>& groups
 // For an update in a captured step: calls note_update() after each replay, and has the step captured again
 // when options other than the learning rate, or the tensors that the update writes, have changed.
 void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool conditional);
-// Whether the slot's parameter has a float32 master.
+// Whether the slot's parameter has a master.
 bool has_master(const OptimizerImpl& optimizer, const Slot& slot);
+// Whether it is split. It is no tensor then, but the parameter and slot.low16 together.
+bool has_split_master(const OptimizerImpl& optimizer, const Slot& slot);
+// Makes the masters that these parameters lack on a device. Throws Error(dtype) if one cannot be split.
+void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
+// Updates a master with what was written to its parameter since they last agreed, and stores it as the
+// optimizer's masters are to be stored.
+void refresh_master(const OptimizerImpl& optimizer, Slot& slot);
+// The master as float32, of the slot's shape; undefined if there is none.
+Tensor master_of(const Slot& slot);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);
 

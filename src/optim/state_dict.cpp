@@ -64,8 +64,9 @@ StateDict Optimizer::saved_state() const {
             if (slot.state[k].defined())
                 state.emplace_back(slot_key(i, impl_->kind->state[k]),
                                    copy_of(*impl_, i, slot.state[k], incomplete));
-        if (has_master(*impl_, slot) && slot.master.defined())
-            state.emplace_back(slot_key(i, "master"), copy_of(*impl_, i, slot.master, incomplete));
+        if (!has_master(*impl_, slot)) continue;
+        if (const Tensor master = master_of(slot); master.defined())
+            state.emplace_back(slot_key(i, "master"), copy_of(*impl_, i, master, incomplete));
     }
     if (impl_->sharing) impl_->sharing->complete(incomplete);
     return state;
@@ -325,10 +326,12 @@ Replacement replacement(const OptimizerImpl& own, const StateDict& state) {
     Replacement result;
     result.slots = own.slots;
     std::vector<Slot>& slots = result.slots;
-    // Masters that the state lacks are made from the parameters.
-    for (std::size_t i = 0; i < slots.size(); ++i)
-        if (loaded.masters[i] == nullptr && has_master(own, slots[i]))
+    // Masters that the state lacks are made from the parameters: split ones at the next step.
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        slots[i].low16 = Tensor();
+        if (loaded.masters[i] == nullptr && has_master(own, slots[i]) && !has_split_master(own, slots[i]))
             loaded.masters[i] = &own.slots[i].param;
+    }
     for (std::size_t k = 0; k < loaded.state.size(); ++k)
         copy_companions(
             slots, loaded.state[k], device, [k](Slot& s) -> Tensor& { return s.state[k]; }, state_dtype);
@@ -384,7 +387,7 @@ void Optimizer::restore_state(const StateDict& state) {
     own.slots = std::move(loaded.slots);
     own.steps = std::move(loaded.steps);
     own.state = std::move(loaded.state);
-    own.masters = own.masters || loaded.has_masters;
+    if (loaded.has_masters && !own.masters) own.masters = MasterWeights::whole;
     own.applied = loaded.applied;
     own.skipped = loaded.skipped;
     own.counts_on_device = false;

@@ -1,5 +1,5 @@
-// Tensors that an optimizer owns for each parameter: moments, masters, and the 16-bit copies that it writes
-// for autocast. The tensors that a step lacks are allocated together (optim/arena.h).
+// Tensors that an optimizer owns for each parameter: moments, and the 16-bit copies that it writes for
+// autocast. The tensors that a step lacks are allocated together (optim/arena.h).
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -32,6 +32,10 @@ Tensor Slot::kept_part(const Tensor& whole) const {
     return part ? whole.reshape({-1}).slice(0, part->begin, part->begin + part->count) : whole;
 }
 
+Tensor Slot::kept_rows(const Tensor& whole) const {
+    return part ? whole.slice(0, part->begin, part->begin + part->count) : whole;
+}
+
 Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
 
 Shape state_shape(const OptimizerImpl& optimizer, const Slot& slot, std::size_t k) {
@@ -54,22 +58,6 @@ StepArgs step_args(const OptimizerImpl& optimizer, const Group& group) {
 
 unsigned used_state(const OptimizerImpl& optimizer, const Group& group) {
     return optimizer.kind->used != nullptr ? optimizer.kind->used(step_args(optimizer, group)) : ~0u;
-}
-
-// Makes the master of a 16-bit parameter, or updates it: elements of the parameter that were written since
-// the last update get the parameter's value.
-void refresh_master(Slot& slot) {
-    NoGrad plain;
-    if (slot.master.defined()) slot.master = slot.master.to(slot.param.device());
-    if (slot.master.defined() && slot.master_version == slot.param.version()) return;
-    const Tensor param = slot.kept_part(slot.param.detach()), wide = param.to(float32);
-    if (!slot.master.defined()) {
-        slot.master = wide;
-    } else {
-        const Tensor unchanged = eq(param, slot.master.to(param.dtype()));
-        slot.master = where(unchanged, slot.master, wide);
-    }
-    slot.master_version = slot.param.version();
 }
 
 namespace {
@@ -193,36 +181,15 @@ void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool cond
     }
 }
 
-}  // namespace
-
-void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device) {
-    NoGrad plain;
-    Arena arena;
-    std::vector<Slot*> fresh;
-    for (const std::size_t index : indices) {
-        Slot& slot = optimizer.slots[index];
-        if (!has_master(optimizer, slot) || slot.master.defined() || !(slot.param.device() == device))
-            continue;
-        fresh.push_back(&slot);
-        arena.add(slot.master, slot.kept_shape(), float32);
-    }
-    arena.make(device, false);
-    for (Slot* slot : fresh) {
-        slot->master.copy_(slot->kept_part(slot->param.detach()));
-        slot->master_version = slot->param.version();
-    }
-}
-
-namespace {
-
 // Fills `ref` for the kernels. used: used_state() of the parameter's group.
 void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool conditional, ParamRef& ref) {
     Slot& slot = optimizer.slots[index];
     if (!slot.param.is_contiguous())
         fail(ErrorKind::value, optimizer.type, ": ", optimizer.describe(index), " is not contiguous");
-    const bool mastered = has_master(optimizer, slot);
-    if (mastered) {
-        refresh_master(slot);
+    if (has_master(optimizer, slot)) refresh_master(optimizer, slot);
+    if (has_split_master(optimizer, slot)) {
+        ref.low16 = raw(slot.low16);
+    } else if (has_master(optimizer, slot)) {
         ref.param = raw(slot.master);
         ref.dtype = float32;
         ref.copy16 = raw(slot.param);

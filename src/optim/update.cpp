@@ -75,7 +75,7 @@ void mark_written(OptimizerImpl& optimizer, std::size_t index) {
     for (const Tensor& state : slot.state)
         if (state.defined()) bump_version(state);
     if (has_master(optimizer, slot)) {
-        bump_version(slot.master);
+        bump_version(has_split_master(optimizer, slot) ? slot.low16 : slot.master);
         slot.master_version = slot.param.version();
     } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->copy16.wanted)) {
         slot.param->grad_meta->copy16.version = slot.param.version();

@@ -50,6 +50,7 @@ struct ShardedWay {
     bool clip = false;
     bool scaled = false;   // with a GradScaler, and an overflow
     bool masters = false;  // of 16-bit parameters
+    optim::MasterWeights storage = optim::MasterWeights::whole;
 };
 
 // Model, data and optimizer of one rank.
@@ -68,7 +69,7 @@ struct ShardedTraining {
         net.to(w.dtype);
         net.to(device);
         optimizer = w.make(net.named_parameters());
-        if (w.masters && masters) optimizer->use_master_weights();
+        if (w.masters && masters) optimizer->use_master_weights(w.storage);
     }
     Tensor loss(int part) const {
         const amp::Autocast scope({.device = device.type(), .dtype = float16, .enabled = way.autocast});
@@ -116,7 +117,7 @@ inline std::vector<Snapshot> train_sharded(const ShardedWay& way, int ranks, boo
         distributed::DataParallel parallel(training.net, group,
                                            {.first_bucket_bytes = 1, .bucket_bytes = 3000});
         if (sharded) shard(*training.optimizer, parallel);
-        if (way.masters && !masters_before) training.optimizer->use_master_weights();
+        if (way.masters && !masters_before) training.optimizer->use_master_weights(way.storage);
         for (int step = 0; step < sharded_steps; ++step) training.step(step, group);
         results[std::size_t(group.rank())] = training.state();
     });
@@ -139,6 +140,12 @@ inline std::vector<ShardedWay> mixed_precision_ways() {
          .scaled = true,
          .masters = true},
         {.name = "O2, bfloat16, groups", .make = grouped(), .dtype = bfloat16, .masters = true},
+        {.name = "O2, split masters",
+         .make = adamw,
+         .dtype = bfloat16,
+         .scaled = true,
+         .masters = true,
+         .storage = optim::MasterWeights::split},
         {.name = "bfloat16 without masters", .make = adamw, .dtype = bfloat16},
         {.name = "float64", .make = adamw, .dtype = float64},
     };

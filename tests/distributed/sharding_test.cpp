@@ -92,7 +92,13 @@ TEST_CASE("sharding: accumulation, frozen and unreached parameters, and gradient
 TEST_CASE("sharding: a state that two ranks have saved goes on with any number of ranks", "[distributed]") {
     for (const ShardedWay& way :
          {ShardedWay{.name = "O1", .make = adamw, .autocast = true, .scaled = true},
-          ShardedWay{.name = "O2", .make = momentum, .dtype = float16, .scaled = true, .masters = true}}) {
+          ShardedWay{.name = "O2", .make = momentum, .dtype = float16, .scaled = true, .masters = true},
+          ShardedWay{.name = "O2, split masters",
+          .make = adamw,
+          .dtype = bfloat16,
+          .scaled = true,
+          .masters = true,
+          .storage = optim::MasterWeights::split}}) {
         CAPTURE(way.name);
         StateDict weights, optimizer, scaler;
         run_ranks(2, [&](const Group& group) {
@@ -143,10 +149,17 @@ TEST_CASE("sharding: a rank keeps its share of the state and no more", "[distrib
         ShardedWay way;
         double whole, shared;  // bytes of an element: on every rank, and divided by the number of ranks
     };
-    for (const Case& c :
-         {Case{"float32", {.name = "", .make = adamw}, 8, 8},
-          Case{"O1", {.name = "", .make = adamw, .autocast = true}, 10, 8},
-          Case{"O2", {.name = "", .make = adamw, .dtype = float16, .masters = true}, 4, 12}}) {
+    for (const Case& c : {Case{"float32", {.name = "", .make = adamw}, 8, 8},
+                          Case{"O1", {.name = "", .make = adamw, .autocast = true}, 10, 8},
+                          Case{"O2", {.name = "", .make = adamw, .dtype = float16, .masters = true}, 4, 12},
+                          Case{"O2, split masters",
+                               {.name = "",
+                               .make = adamw,
+                               .dtype = bfloat16,
+                               .masters = true,
+                               .storage = optim::MasterWeights::split},
+                               4,
+                               10}}) {
         for (const int ranks : {2, 4}) {
             CAPTURE(c.name, ranks);
             const std::size_t before = memory_stats(cpu_device).allocated;
@@ -160,7 +173,7 @@ TEST_CASE("sharding: a rank keeps its share of the state and no more", "[distrib
                 const auto optimizer = c.way.make(net.named_parameters());
                 DataParallel parallel(net, group);
                 shard(*optimizer, parallel);
-                if (c.way.masters) optimizer->use_master_weights();
+                if (c.way.masters) optimizer->use_master_weights(c.way.storage);
                 for (int step = 0; step < 2; ++step) {
                     const amp::Autocast scope({.dtype = float16, .enabled = c.way.autocast});
                     mean(net(rows(1, 2, 256).to(c.way.dtype)).to(float32)).backward();

@@ -14,7 +14,7 @@ namespace {
 
 struct Kind {
     Dtype param, grad;
-    bool copy16;
+    bool copy16, split = false;
 };
 
 // Parameters with state, gradients and counters in a device's memory; the same for each Kind.
@@ -42,6 +42,8 @@ struct Model {
                        .copy16_dtype = float16,
                        .group = n == 3 ? 0u : 1u,
                        .step = nullptr};
+            // The lower halves of float32 numbers are any bits.
+            if (kind.split) p.low16 = made(n, bfloat16, seed + 22);
             all.push_back(test::tensor_of({2, 0.5}, {2}, float32, device));
             p.step = static_cast<float*>(raw(all.back()));
             refs.push_back(p);
@@ -75,7 +77,8 @@ template <class Run> void check_same(const Kind& kind, Run run) {
 const Kind kinds[] = {{float32, float32, false},
                       {float32, float16, true},
                       {float64, float64, false},
-                      {bfloat16, bfloat16, false}};
+                      {bfloat16, bfloat16, false},
+                      {bfloat16, float32, false, true}};
 constexpr StepKernels::ScalerArgs rules = {2, 0.5f, 3, 0, 65536, 1, false, true};
 
 }  // namespace

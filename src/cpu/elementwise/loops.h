@@ -159,6 +159,9 @@ struct Loops {
                     std::uint32_t threshold, float scale);
     // Makes `pairs` pairs of words into pairs of standard normal numbers, by Box and Muller.
     void (*box_muller)(float* dst, const std::uint32_t* words, std::int64_t pairs);
+    // Numbers from and to two halves each (kernels/narrow_state.h); `high` is bfloat16.
+    void (*join_halves)(float* dst, const std::uint16_t* high, const std::uint16_t* low, std::int64_t n);
+    void (*split_halves)(std::uint16_t* high, std::uint16_t* low, const float* x, std::int64_t n);
 };
 
 // The tables as the units fill them; loop_tables.h replaces missing entries.

@@ -394,7 +394,9 @@ constexpr Loops make_loops() {
         philox_blocks,
         kept,
         dropout,
-        box_muller};
+        box_muller,
+        join_halves,
+        split_halves};
 #if MEZZO_ISA_WIDE_TYPES
     loops.f64 = real_loops<double>;
     loops.sum_i64 = sum_i64;

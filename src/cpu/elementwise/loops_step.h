@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/elementwise/loops.h"
+#include "kernels/narrow_state.h"
 #include "kernels/optimizers.h"
 
 namespace mezzo::cpu {
@@ -48,6 +49,20 @@ template <class Row, class T> constexpr auto update_loop() -> void (*)(const Upd
         return nullptr;
     else
         return update<Row, T>;
+}
+
+void join_halves(float* __restrict dst, const std::uint16_t* __restrict high,
+                 const std::uint16_t* __restrict low, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) dst[i] = functors::number_of(functors::joined(high[i], low[i]));
+}
+
+void split_halves(std::uint16_t* __restrict high, std::uint16_t* __restrict low, const float* __restrict x,
+                  std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+        const functors::Halves halves = functors::halves_of(functors::bits_of(x[i]));
+        high[i] = halves.high;
+        low[i] = halves.low;
+    }
 }
 
 }  // namespace
