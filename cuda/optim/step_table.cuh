@@ -41,6 +41,14 @@ struct UpdateRef {
     Dtype dtype, grad_dtype, copy16_dtype;
 };
 
+// An UpdateRef with state in less than 32 bits, or without.
+struct NarrowRef : UpdateRef {
+    std::int64_t first;  // ParamRef's, as `number` and `format`
+    std::uint32_t number;
+    StateFormat format[max_optimizer_state];
+    bool narrow;  // any format is not `wide`
+};
+
 // A list of at most `capacity` entries, a piece of the whole list.
 template <class Ref, int capacity_> struct StepList {
     static constexpr int capacity = capacity_;

@@ -1,30 +1,12 @@
 // The optimizer update: applies an optimizer of kernels/optimizers.h to all parameters and groups of a list,
 // in one pass over each parameter's memory that also writes its 16-bit copy.
+#include <algorithm>
+
+#include "cuda/optim/narrow_update.cuh"
 #include "cuda/optim/step.h"
-#include "cuda/optim/step_table.cuh"
-#include "kernels/functor_step.h"
-#include "kernels/narrow_state.h"
 
 namespace mezzo::cuda {
 namespace {
-
-template <class C> __device__ C load_param(const UpdateRef& p, std::int64_t i) {
-    if (!p.split) return load_as<C>(p.param, p.dtype, i);
-    const auto *high = static_cast<const std::uint16_t*>(p.param),
-               *low = static_cast<const std::uint16_t*>(p.copy16);
-    return static_cast<C>(functors::number_of(functors::joined(high[i], low[i])));
-}
-// Stores a new value in the parameter and, if it has one, in its 16-bit copy.
-template <class C> __device__ void store_param(const UpdateRef& p, std::int64_t i, C value) {
-    if (p.split) {
-        const auto halves = functors::halves_of(functors::bits_of(static_cast<float>(value)));
-        static_cast<std::uint16_t*>(p.param)[i] = halves.high;
-        static_cast<std::uint16_t*>(p.copy16)[i] = halves.low;
-        return;
-    }
-    store_as(p.param, p.dtype, i, value);
-    if (p.copy16 != nullptr) store_as(p.copy16, p.copy16_dtype, i, value);
-}
 
 // Elements one by one, of any dtypes.
 template <class Row, class C> __device__ void update_elements(const UpdateRef& p, const Chunks& chunks,
@@ -39,48 +21,6 @@ template <class Row, class C> __device__ void update_elements(const UpdateRef& p
         for (int k = 0; k < max_optimizer_state; ++k)
             if (p.state[k] != nullptr) static_cast<C*>(p.state[k])[i] = s[k];
     }
-}
-
-constexpr int step_width = 4;  // elements per thread and access
-template <class T> using StepVec = Vec<T, step_width>;
-
-template <class T> __device__ StepVec<T>& vector_at(void* p, std::int64_t i) {
-    return *reinterpret_cast<StepVec<T>*>(static_cast<T*>(p) + i);
-}
-
-template <class T> __device__ void store_copy16(void* copy16, std::int64_t i, const StepVec<float>& value) {
-    StepVec<T> rounded;
-    for (int k = 0; k < step_width; ++k) rounded.v[k] = from_float<T>(value.v[k]);
-    vector_at<T>(copy16, i) = rounded;
-}
-
-__device__ StepVec<float> load_params(const UpdateRef& p, std::int64_t i) {
-    if (!p.split) return vector_at<float>(p.param, i);
-    const StepVec<std::uint16_t> high = vector_at<std::uint16_t>(p.param, i),
-                                 low = vector_at<std::uint16_t>(p.copy16, i);
-    StepVec<float> value;
-    for (int k = 0; k < step_width; ++k)
-        value.v[k] = functors::number_of(functors::joined(high.v[k], low.v[k]));
-    return value;
-}
-__device__ void store_params(const UpdateRef& p, std::int64_t i, const StepVec<float>& value) {
-    if (p.split) {
-        StepVec<std::uint16_t> high, low;
-        for (int k = 0; k < step_width; ++k) {
-            const auto halves = functors::halves_of(functors::bits_of(value.v[k]));
-            high.v[k] = halves.high;
-            low.v[k] = halves.low;
-        }
-        vector_at<std::uint16_t>(p.param, i) = high;
-        vector_at<std::uint16_t>(p.copy16, i) = low;
-        return;
-    }
-    vector_at<float>(p.param, i) = value;
-    if (p.copy16 == nullptr) return;
-    if (p.copy16_dtype == Dtype::float16)
-        store_copy16<float16_t>(p.copy16, i, value);
-    else
-        store_copy16<bfloat16_t>(p.copy16, i, value);
 }
 
 // Parameters of float32, or of two halves, four elements at a time.
@@ -107,14 +47,9 @@ template <class G, class Row> __device__ void update_vectors(const UpdateRef& p,
     update_elements<Row, float>(p, {chunks.index, whole, chunks.end}, prepared, multiplier);
 }
 
-__device__ bool aligned(const void* p, std::size_t element) {
-    return reinterpret_cast<std::uintptr_t>(p) % (element * step_width) == 0;
-}
-
 __device__ bool takes_vectors(const UpdateRef& p) {
     const std::size_t grad_size = p.grad_dtype == Dtype::float32 ? 4 : 2;
-    bool fits = (p.dtype == Dtype::float32 || p.split) && p.grad_dtype != Dtype::float64 &&
-                aligned(p.param, p.split ? 2 : 4) && aligned(p.grad, grad_size) && aligned(p.copy16, 2);
+    bool fits = params_fit_vectors(p) && p.grad_dtype != Dtype::float64 && aligned(p.grad, grad_size);
     for (int k = 0; k < max_optimizer_state; ++k) fits = fits && aligned(p.state[k], 4);
     return fits;
 }
@@ -137,15 +72,25 @@ __device__ void update_chunks(const UpdateRef& p, const Chunks& chunks, const ty
     }
 }
 
+template <class Row>
+__device__ void update_chunks(const NarrowRef& p, const Chunks& chunks, const typename Row::Options& options,
+                              const functors::Prepared<Row, float>& prepared, float multiplier) {
+    if (p.narrow)
+        update_narrow_chunks(p, chunks, prepared, multiplier);
+    else
+        update_chunks(static_cast<const UpdateRef&>(p), chunks, options, prepared, multiplier);
+}
+
 // A list of parameters and the options of the groups they are in.
-template <int params, int groups_> struct UpdateTable : StepList<UpdateRef, params> {
+template <class Ref, int params, int groups_> struct UpdateTable : StepList<Ref, params> {
     static constexpr int groups = groups_;
     int group_count;
     StepArgs group[groups];
 };
-using SmallUpdateTable = UpdateTable<48, 5>;
-using LargeUpdateTable = UpdateTable<large_parameters ? 416 : SmallUpdateTable::capacity,
+using SmallUpdateTable = UpdateTable<UpdateRef, 48, 5>;
+using LargeUpdateTable = UpdateTable<UpdateRef, large_parameters ? 416 : SmallUpdateTable::capacity,
                                      large_parameters ? 26 : SmallUpdateTable::groups>;
+using NarrowTable = UpdateTable<NarrowRef, large_parameters ? 340 : 38, large_parameters ? 26 : 5>;
 
 struct UpdateControl {
     GradientFactor factor;
@@ -165,7 +110,7 @@ __device__ void update_block(const Table& table, const GradientFactor& factor) {
     MEZZO_SHARED(Options, options, [1]);
     const float multiplier = functors::value_of(factor);
     for_chunks(table, [&](const Chunks& chunks) {
-        const UpdateRef& entry = table.entries[chunks.index];
+        const auto& entry = table.entries[chunks.index];
         __syncthreads();
         if (threadIdx.x == 0) {
             options[0] = functors::options_of<Row>(table.group[entry.group]);
@@ -187,10 +132,16 @@ __global__ void update_kernel(MEZZO_GRID_CONSTANT const Table table,
     update_block<Row>(table, control.factor);
     if (!last_block(control.ticket)) return;
     for (unsigned i = threadIdx.x; i < static_cast<unsigned>(table.count); i += blockDim.x) {
-        const UpdateRef& entry = table.entries[i];
+        const auto& entry = table.entries[i];
         functors::count_update<Row>(functors::options_of<Row>(table.group[entry.group]), entry.step);
     }
     if (control.last && threadIdx.x == 0) control.counts->applied += 1;
+}
+
+bool has_narrow_state(const ParamRef& p) {
+    bool narrow = false;
+    for (const StateFormat format : p.format) narrow = narrow || format != StateFormat::wide;
+    return narrow;
 }
 
 void fill_entry(UpdateRef& entry, const ParamRef& p, int group) {
@@ -205,6 +156,14 @@ void fill_entry(UpdateRef& entry, const ParamRef& p, int group) {
     entry.dtype = p.dtype;
     entry.grad_dtype = p.grad_dtype;
     entry.copy16_dtype = p.copy16_dtype;
+}
+
+void fill_entry(NarrowRef& entry, const ParamRef& p, int group) {
+    fill_entry(static_cast<UpdateRef&>(entry), p, group);
+    entry.first = p.first;
+    entry.number = p.number;
+    for (int k = 0; k < max_optimizer_state; ++k) entry.format[k] = p.format[k];
+    entry.narrow = has_narrow_state(p);
 }
 
 template <class Table, class Run>
@@ -222,15 +181,21 @@ void for_update_tables(std::span<const ParamRef> params, std::span<const StepArg
             at = table.group_count = 0;
         }
         if (at == table.group_count) table.group[table.group_count++] = args;
-        UpdateRef& entry = cutter.append(p, table);
+        auto& entry = cutter.append(p, table);
         fill_entry(entry, p, at);
     }
     cutter.flush(table, true);
 }
 
 template <class Table> using UpdateKernel = void (*)(Table, UpdateControl);
+// Null: no state of the optimizer can be in the table's formats.
+template <class Row, class Table> constexpr UpdateKernel<Table> kernel_of() {
+    if constexpr (!std::is_same_v<Table, NarrowTable> || requires { Row::signed_state; })
+        return update_kernel<Row, Table>;
+    return nullptr;
+}
 template <class Table> constexpr UpdateKernel<Table> kernels[] = {
-#define MEZZO_OPTIMIZER(name) update_kernel<functors::name##Row, Table>,
+#define MEZZO_OPTIMIZER(name) kernel_of<functors::name##Row, Table>(),
     MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
 #undef MEZZO_OPTIMIZER
 };
@@ -251,7 +216,9 @@ void step_update(std::span<const ParamRef> params, std::span<const StepArgs> gro
     const UpdateControl control{factor, found_inf, counts, false, step_ticket()};
     const bool small =
         params.size() <= SmallUpdateTable::capacity && groups.size() <= SmallUpdateTable::groups;
-    if (small)
+    if (std::any_of(params.begin(), params.end(), has_narrow_state))
+        update_all<NarrowTable>(params, groups, control);
+    else if (small)
         update_all<SmallUpdateTable>(params, groups, control);
     else
         update_all<LargeUpdateTable>(params, groups, control);

@@ -8,11 +8,23 @@
 
 #include "mezzo/cpp20.h"
 
+#include <cstdint>
 #include <iosfwd>
 
 #pragma GCC visibility push(default)
 
 namespace mezzo::optim {
+
+// Storage of the moments of Adam and AdamW; 8 bit after Dettmers et al., arXiv 2110.02861. Moments in less than
+// 32 bits exclude amsgrad. Unless `narrow_all` is set, parameters of less than 4,096 elements or two dimensions
+// (such as biases and the weights of norms) and the weights of nn::Embedding keep float32, and float64
+// parameters always keep float64.
+enum class StatePrecision : std::uint8_t {
+    fp32,            // float32, 8 bytes of an element
+    bf16,            // bfloat16, 4: with stochastic rounding, which is unbiased
+    eight_bit,       // 3: m in blocks of 256 8-bit codes with a float32 maximum, v in bfloat16
+    both_eight_bit,  // 2: m and v in blocks; the update of an element is less exact
+};
 
 // SGD with momentum (Sutskever et al. 2013), with PyTorch's conventions:
 // g += weight_decay w; v = momentum v + (1 - dampening) g, at first v = g; nesterov: g += momentum v, else
@@ -36,6 +48,8 @@ struct AdamOptions {
     double weight_decay = 0;  // added to the gradient
     bool amsgrad = false;
     bool maximize = false;
+    StatePrecision states = StatePrecision::fp32;
+    bool narrow_all = false;
 };
 
 // AdamW (Loshchilov and Hutter, arXiv 1711.05101): Adam with decoupled weight decay, w *= 1 - lr
@@ -47,6 +61,8 @@ struct AdamWOptions {
     double weight_decay = 1e-2;  // decoupled: w loses lr * weight_decay * w
     bool amsgrad = false;
     bool maximize = false;
+    StatePrecision states = StatePrecision::fp32;
+    bool narrow_all = false;
 };
 
 // RMSprop (Hinton's lecture 6e, 2012; centered: Graves, arXiv 1308.0850), with PyTorch's conventions: g +=

@@ -6,6 +6,7 @@
 
 #include "cpu/elementwise/strided.h"
 #include "kernels/functor_step.h"
+#include "kernels/narrow_state.h"
 
 namespace mezzo {
 namespace {
@@ -157,28 +158,76 @@ template <class T> void write_param(const ParamRef& ref, std::int64_t i, std::in
     convert(from, dtype_of<T>(), param, ref.dtype, n);
 }
 
-// Updates one piece. Gradients, parameters and 16-bit copies of another dtype than T are converted chunk by
-// chunk, while they are in the cache.
+constexpr bool with_sign(StateFormat format) { return format == StateFormat::signed_blocks; }
+
+// State k of elements [i, i + n) of a parameter, of another format than `wide`; i is a multiple of 256.
+void read_state(const ParamRef& ref, int k, std::int64_t i, std::int64_t n, float* to) {
+    if (ref.format[k] == StateFormat::bf16)
+        return convert(element(ref.state[k], i, bfloat16), bfloat16, to, float32, n);
+    active_loops().read_blocks(to, static_cast<const Block8*>(ref.state[k]) + i / Block8::size, n,
+                               with_sign(ref.format[k]));
+}
+void write_state(const ParamRef& ref, int k, std::int64_t i, std::int64_t n, const float* from) {
+    if (ref.format[k] == StateFormat::bf16) {
+        std::uint32_t words[chunk / 2];
+        active_loops().philox_blocks(words, functors::rounding_key(ref.number, k, *ref.step),
+                                     std::uint64_t(ref.first + i) / 8, (n + 7) / 8);
+        return active_loops().round_stochastically(static_cast<std::uint16_t*>(ref.state[k]) + i, from, words,
+                                                   n);
+    }
+    active_loops().write_blocks(static_cast<Block8*>(ref.state[k]) + i / Block8::size, from, n,
+                                with_sign(ref.format[k]));
+}
+bool has_narrow_state(const ParamRef& ref) {
+    return std::any_of(std::begin(ref.format), std::end(ref.format),
+                       [](StateFormat format) { return format != StateFormat::wide; });
+}
+
+// Updates elements [i, i + loop.n). What is not stored as T is converted while it is in the cache.
 template <class T>
-void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref, const Piece& piece) {
+void update_chunk(OptimizerId optimizer, UpdateLoop<T>& loop, const ParamRef& ref, std::int64_t i) {
     const Dtype dtype = dtype_of<T>();
     const bool convert_grad = ref.grad_dtype != dtype, convert_param = ref.dtype != dtype;
-    const std::int64_t end = piece.begin + piece.n;
-    const std::int64_t step = convert_grad || convert_param || ref.copy16 ? chunk : std::int64_t(piece.n);
+    const std::int64_t n = loop.n;
     Chunk grad_buffer, param_buffer;
+    const char* grad = element(ref.grad, i, ref.grad_dtype);
+    if (convert_grad) convert(grad, ref.grad_dtype, grad_buffer.bytes, dtype, n);
+    if (convert_param) read_param(ref, i, n, param_buffer.as<T>());
+    loop.param = convert_param ? param_buffer.as<T>() : static_cast<T*>(ref.param) + i;
+    loop.grad = convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad);
+    real_loops<T>().update[int(optimizer)](loop);
+    if (convert_param) write_param(ref, i, n, loop.param);
+    if (ref.copy16) convert(loop.param, dtype, element(ref.copy16, i, ref.copy16_dtype), ref.copy16_dtype, n);
+}
+
+template <class T>
+void update_piece(OptimizerId optimizer, UpdateLoop<T> loop, const ParamRef& ref, const Piece& piece) {
+    const bool converts = ref.grad_dtype != dtype_of<T>() || ref.dtype != dtype_of<T>();
+    const std::int64_t end = piece.begin + piece.n, step = converts || ref.copy16 ? chunk : piece.n;
     for (std::int64_t i = piece.begin; i < end; i += step) {
-        const std::int64_t n = loop.n = std::min(end - i, step);
-        const char* grad = element(ref.grad, i, ref.grad_dtype);
-        if (convert_grad) convert(grad, ref.grad_dtype, grad_buffer.bytes, dtype, n);
-        if (convert_param) read_param(ref, i, n, param_buffer.as<T>());
-        loop.param = convert_param ? param_buffer.as<T>() : static_cast<T*>(ref.param) + i;
-        loop.grad = convert_grad ? grad_buffer.as<T>() : reinterpret_cast<const T*>(grad);
+        loop.n = std::min(end - i, step);
         for (int k = 0; k < max_optimizer_state; ++k)
             loop.state[k] = ref.state[k] ? static_cast<T*>(ref.state[k]) + i : nullptr;
-        real_loops<T>().update[int(optimizer)](loop);
-        if (convert_param) write_param(ref, i, n, loop.param);
-        if (ref.copy16)
-            convert(loop.param, dtype, element(ref.copy16, i, ref.copy16_dtype), ref.copy16_dtype, n);
+        update_chunk(optimizer, loop, ref, i);
+    }
+}
+
+// The same for a parameter with state in another format than `wide`.
+void update_narrow(OptimizerId optimizer, UpdateLoop<float> loop, const ParamRef& ref, const Piece& piece) {
+    alignas(64) float state[max_optimizer_state][chunk];
+    const std::int64_t end = piece.begin + piece.n;
+    for (std::int64_t i = piece.begin; i < end; i += chunk) {
+        loop.n = std::min(end - i, chunk);
+        for (int k = 0; k < max_optimizer_state; ++k) {
+            const bool wide = ref.format[k] == StateFormat::wide;
+            loop.state[k] = ref.state[k] == nullptr ? nullptr
+                            : wide                  ? static_cast<float*>(ref.state[k]) + i
+                                                    : state[k];
+            if (!wide) read_state(ref, k, i, loop.n, state[k]);
+        }
+        update_chunk(optimizer, loop, ref, i);
+        for (int k = 0; k < max_optimizer_state; ++k)
+            if (ref.format[k] != StateFormat::wide) write_state(ref, k, i, loop.n, state[k]);
     }
 }
 
@@ -190,16 +239,17 @@ void update_all(std::span<const ParamRef> params, std::span<const StepArgs> grou
         const ParamRef& ref = params[std::size_t(piece.param)];
         with_real(ref.dtype, [&]<class T>(T) {
             const functors::Prepared<Row, T> prepared(options[ref.group], ref.step);
-            const T multiplier = T(prepared.maximize ? -factor : factor);
-            update_piece<T>(groups[ref.group].optimizer,
-                            {.param = nullptr,
-                             .state = {},
-                             .grad = nullptr,
-                             .n = 0,
-                             .multiplier = multiplier,
-                             .way = prepared.way,
-                             .formula = &prepared.formula},
-                            ref, piece);
+            const OptimizerId optimizer = groups[ref.group].optimizer;
+            const UpdateLoop<T> loop{.param = nullptr,
+                                     .state = {},
+                                     .grad = nullptr,
+                                     .n = 0,
+                                     .multiplier = T(prepared.maximize ? -factor : factor),
+                                     .way = prepared.way,
+                                     .formula = &prepared.formula};
+            if constexpr (sizeof(T) == sizeof(float))
+                if (has_narrow_state(ref)) return update_narrow(optimizer, loop, ref, piece);
+            update_piece<T>(optimizer, loop, ref, piece);
         });
     });
     for (const ParamRef& ref : params) functors::count_update<Row>(options[ref.group], ref.step);

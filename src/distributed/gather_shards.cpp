@@ -20,6 +20,12 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
+// The part of a partial tensor that stands for a part of its parameter.
+optim::LocalShard stored_part(const optim::PartialTensor& partial, const optim::LocalShard& part) {
+    const std::int64_t units = (part.count + partial.elements - 1) / partial.elements;
+    return {part.begin / partial.elements * partial.stored, units * partial.stored};
+}
+
 // A shard of a tensor, and its offset in the stream of its rank's shards.
 struct Piece {
     Tensor elements;  // 1-dim
@@ -33,8 +39,9 @@ struct Stream {
 
 Stream stream_of(int rank, const std::vector<optim::PartialTensor>& tensors, const Partition& partition) {
     Stream stream;
-    for (const auto& [slot, tensor] : tensors) {
-        const optim::LocalShard part = partition.part(slot, rank);
+    for (const optim::PartialTensor& partial : tensors) {
+        const Tensor& tensor = partial.tensor;
+        const optim::LocalShard part = stored_part(partial, partition.part(partial.slot, rank));
         if (part.count == 0) continue;
         const std::int64_t bytes = part.count * std::int64_t(size_of(tensor.dtype()));
         stream.pieces.push_back({tensor.detach().reshape({-1}).slice(0, part.begin, part.begin + part.count),
@@ -63,8 +70,8 @@ template <class Copy> void for_each_piece(const Stream& stream, std::int64_t fro
 
 std::uint64_t hash_of(const std::vector<optim::PartialTensor>& tensors) {
     Fnv1a hash;
-    for (const auto& [slot, tensor] : tensors)
-        hash.add(slot * std::uint64_t(dtype_count) + std::uint64_t(tensor.dtype()));
+    for (const optim::PartialTensor& partial : tensors)
+        hash.add(partial.slot * std::uint64_t(dtype_count) + std::uint64_t(partial.tensor.dtype()));
     return hash.value();
 }
 
@@ -72,9 +79,9 @@ std::uint64_t hash_of(const std::vector<optim::PartialTensor>& tensors) {
 // CPU.
 Device device_of(const std::vector<optim::PartialTensor>& tensors, const GroupImpl& group) {
     const Device device = tensors[0].tensor.device();
-    for (const auto& [slot, tensor] : tensors) {
-        group.devices().note_elsewhere(tensor.device());
-        if (tensor.device() != device || !group.devices().suits(device)) return cpu_device;
+    for (const optim::PartialTensor& partial : tensors) {
+        group.devices().note_elsewhere(partial.tensor.device());
+        if (partial.tensor.device() != device || !group.devices().suits(device)) return cpu_device;
     }
     return device;
 }

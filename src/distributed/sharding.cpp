@@ -84,9 +84,9 @@ std::vector<optim::Slot> divided(const optim::OptimizerImpl& optimizer, const Pa
         optim::Slot& slot = slots[i];
         slot.part = partition.part(i, rank);
         for (Tensor& state : slot.state)
-            if (state.defined()) state = slot.kept_part(state).clone();
+            if (state.defined()) state = slot.kept_state(state).clone();
         if (slot.master.defined()) slot.master = slot.kept_part(slot.master.detach()).clone();
-        if (slot.low16.defined()) slot.low16 = slot.kept_rows(slot.low16).clone();
+        if (slot.low16.defined()) slot.low16 = slot.kept_rows(slot.low16, 1).clone();
     }
     return slots;
 }

@@ -11,12 +11,20 @@ struct OptionsFromArray {
     const double* values;
     template <class R> MEZZO_HD void operator()(const char*, double& option, R) { option = *values++; }
     MEZZO_HD void operator()(const char*, bool& option) { option = *values++ != 0; }
+    MEZZO_HD void storage(optim::StatePrecision& states, bool& narrow_all) {
+        states = static_cast<optim::StatePrecision>(*values++);
+        narrow_all = *values++ != 0;
+    }
     MEZZO_HD void require(bool, const char*) {}
 };
 struct OptionsToArray {
     double* values;
     template <class R> MEZZO_HD void operator()(const char*, double option, R) { *values++ = option; }
     MEZZO_HD void operator()(const char*, bool option) { *values++ = option ? 1 : 0; }
+    MEZZO_HD void storage(optim::StatePrecision states, bool narrow_all) {
+        *values++ = static_cast<double>(states);
+        *values++ = narrow_all ? 1 : 0;
+    }
     MEZZO_HD void require(bool, const char*) {}
 };
 template <class Row> MEZZO_HD typename Row::Options options_of(const StepArgs& args) {

@@ -7,7 +7,8 @@
 // update() is the update of one element: w is the parameter, g the gradient, s the state; it returns the new
 // parameter. C is float or double. A way is a combination of options that would need a branch per element:
 // the CPU has a template specialisation of the loop for each, in which `way` is a constant; a CUDA kernel
-// gets `way` at run time. used(way) has bit k set if state k takes part.
+// gets `way` at run time. used(way) has bit k set if state k takes part. A row whose state may be stored
+// in less than 32 bits has storage(), and in signed_state bit k is set if state k has signs.
 #pragma once
 
 #include "kernels/functor_math.h"
@@ -18,7 +19,20 @@ namespace mezzo {
 // Rule for the values of an option; flags are recognised by their type.
 enum class Rule : std::uint8_t { finite, not_negative, below_one };
 
-inline constexpr int max_optimizer_options = 8, max_optimizer_state = 3;
+inline constexpr int max_optimizer_options = 9, max_optimizer_state = 3;
+
+// Storage of one state of a parameter (kernels/narrow_state.h).
+enum class StateFormat : std::uint8_t {
+    wide,             // float32, or float64 for float64 parameters
+    bf16,             // bfloat16, rounded stochastically
+    signed_blocks,    // Block8
+    unsigned_blocks,  // Block8 without signs
+};
+// Storage of all states of a parameter.
+struct StateStorage {
+    StateFormat format[max_optimizer_state] = {};
+    bool sensitive = false;  // of parameters that keep float32 by default, too
+};
 
 }  // namespace mezzo
 
@@ -80,7 +94,23 @@ template <class Options_, bool decoupled> struct AdamRowOf {
         visit("eps", o.eps, Rule::not_negative);
         visit("amsgrad", o.amsgrad);
         visit("maximize", o.maximize);
+        visit.storage(o.states, o.narrow_all);
+        visit.require(!o.amsgrad || o.states == optim::StatePrecision::fp32,
+                      "states in less than 32 bits need amsgrad = false");
     }
+    static StateStorage storage(const Options& o) {
+        constexpr StateFormat wide = StateFormat::wide, half = StateFormat::bf16,
+                              codes = StateFormat::signed_blocks;
+        constexpr StateStorage storages[] = {// by StatePrecision
+                                             {{wide, wide}},
+                                             {{half, half}},
+                                             {{codes, half}},
+                                             {{codes, StateFormat::unsigned_blocks}}};
+        StateStorage storage = storages[static_cast<int>(o.states)];
+        storage.sensitive = o.narrow_all;
+        return storage;
+    }
+    static constexpr unsigned signed_state = 1;
     static constexpr unsigned ways = decoupled ? 2 : 4, amsgrad = 1, decayed = 2;
     MEZZO_HD static unsigned way(const Options& o) {
         return (o.amsgrad ? amsgrad : 0u) + (!decoupled && o.weight_decay != 0 ? decayed : 0u);

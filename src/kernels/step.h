@@ -40,9 +40,13 @@ struct ParamRef {
     // With a split master param is bfloat16, the upper halves of float32 values, and these are their lower
     // halves, 16 bit each (kernels/narrow_state.h). Otherwise null.
     void* low16 = nullptr;
-    void* grad;   // grad_dtype
-    // In the order of the optimizer's row; float32 (float64 for float64 parameters), null if unused.
-    void* state[max_optimizer_state];
+    void* grad;                        // grad_dtype
+    void* state[max_optimizer_state];  // in the order of the optimizer's row, null if unused
+    StateFormat format[max_optimizer_state] = {};
+    // Parameter's number in its optimizer, and index of `param` in the whole parameter if this is a shard, a
+    // multiple of 256. Both choose the random bits of stochastic rounding.
+    std::uint32_t number = 0;
+    std::int64_t first = 0;
     void* copy16;  // 16-bit copy to write, or null
     std::int64_t numel;
     Dtype dtype, grad_dtype, copy16_dtype;

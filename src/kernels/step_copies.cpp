@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/narrow_state.h"
+
 namespace mezzo {
 
 namespace {
@@ -47,6 +49,17 @@ private:
 };
 
 std::size_t bytes_of(std::int64_t numel, Dtype dtype) { return std::size_t(numel) * size_of(dtype); }
+
+std::size_t state_bytes(const ParamRef& p, int k) {
+    switch (p.format[k]) {
+        case StateFormat::wide:
+            return bytes_of(p.numel, p.dtype == float64 ? float64 : float32);
+        case StateFormat::bf16:
+            return bytes_of(p.numel, bfloat16);
+        default:
+            return std::size_t(block8_count(p.numel)) * sizeof(Block8);
+    }
+}
 
 std::vector<ParamRef> gradients(Copies& copies, std::span<const ParamRef> params, bool write) {
     std::vector<ParamRef> result(params.begin(), params.end());
@@ -93,8 +106,8 @@ void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, 
     std::vector<ParamRef> refs = gradients(copies, params, false);
     for (ParamRef& p : refs) {
         p.param = copies.write(p.param, bytes_of(p.numel, p.dtype));
-        for (void*& state : p.state)
-            state = copies.write(state, bytes_of(p.numel, p.dtype == float64 ? float64 : float32));
+        for (int k = 0; k < max_optimizer_state; ++k)
+            p.state[k] = copies.write(p.state[k], state_bytes(p, k));
         p.low16 = copies.write(p.low16, std::size_t(p.numel) * 2);
         p.copy16 = copies.write(p.copy16, bytes_of(p.numel, p.copy16_dtype));
         p.step = copies.write(p.step, number_bytes(groups[p.group].optimizer));

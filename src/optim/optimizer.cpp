@@ -58,6 +58,7 @@ void add_slot(OptimizerImpl& optimizer, Known& known, const Tensor& param, const
     Slot slot;
     slot.param = param;
     slot.name = name;
+    slot.group = optimizer.groups.size();
     slot.state.resize(optimizer.kind->state.size());
     optimizer.slots.push_back(std::move(slot));
 }

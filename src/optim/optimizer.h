@@ -23,18 +23,21 @@ namespace mezzo::optim {
 // One parameter and its state. Tensors are made at the first step and follow the parameter's device.
 struct MEZZO_INTERNAL Slot {
     Tensor param;
+    std::size_t group = 0;
     std::string name;  // "" when made from unnamed parameters
     // float32, of a 16-bit parameter with master weights. A split master has one from load_state_dict() to
     // the next step only.
     Tensor master;
     Tensor low16;                      // of a split master: uint8 [elements, 2], the lower halves
     std::uint64_t master_version = 0;  // of the parameter, when it last equalled the rounded master
-    std::vector<Tensor> state;         // in the order of OptimizerType::state
+    std::vector<Tensor> state;         // in the order of OptimizerType::state; uint8 ones are Block8s
     std::optional<LocalShard> part;    // local shard of state and master; none: not sharded
 
     Shape kept_shape() const;  // shape of master and most state: the parameter's, or [part->count]
     Tensor kept_part(const Tensor& whole) const;  // the shard of a tensor with the parameter's elements
-    Tensor kept_rows(const Tensor& whole) const;  // and of one with a row for each element
+    // The same of a tensor [rows, bytes], of which each row stands for so many elements.
+    Tensor kept_rows(const Tensor& whole, std::int64_t elements) const;
+    Tensor kept_state(const Tensor& whole) const;  // the same of a state in any format
 };
 
 struct Group {
@@ -122,9 +125,25 @@ private:
 void prepare_state(OptimizerImpl& optimizer);
 // Bit k: state k takes part in the group's updates.
 unsigned used_state(const OptimizerImpl& optimizer, const Group& group);
-Dtype state_dtype(const Slot& slot);
-// The shape of the slot's state k.
+Dtype state_dtype(const Slot& slot);  // of wide state
+// The shape of the slot's state k if it is wide.
 Shape state_shape(const OptimizerImpl& optimizer, const Slot& slot, std::size_t k);
+// The storage of state with the group's options.
+StateStorage state_storage(const OptimizerImpl& optimizer, const Group& group);
+// The layout of a state in memory.
+struct StateLayout {
+    StateFormat format;
+    Shape shape;
+    Dtype dtype;
+};
+StateLayout state_layout(const OptimizerImpl& optimizer, const StateStorage& storage, const Slot& slot,
+                         std::size_t k);
+// The slot's state k in another layout. Between blocks and floating dtypes it is converted in host memory,
+// rounded to nearest.
+Tensor converted_state(const OptimizerImpl& optimizer, const Slot& slot, const Tensor& state,
+                       const StateLayout& layout, std::size_t k);
+// The shape in which state_dict() has a state of blocks.
+Shape blocks_shape(std::int64_t numel);
 // Makes the masters, state and 16-bit copies that an update of the list will write to, where they are
 // missing, and completes the list with pointers to them.
 void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool conditional);

@@ -36,10 +36,21 @@ void check_option(const std::string& where, const OptionInfo& info, double value
         require(false, where, info.name, value, fmt::format("in [{:g}, {:g}]", info.low, info.high).c_str());
 }
 
+constexpr const char* state_precisions[] = {"fp32", "bf16", "eight_bit", "both_eight_bit"};
+
 struct ListOptions {
     std::vector<OptionInfo>& list;
     template <class R> void operator()(const char* name, double, R rule) { list.push_back({name, rule}); }
     void operator()(const char* name, bool) { list.push_back({.name = name, .flag = true}); }
+    void storage(StatePrecision, bool) {
+        list.push_back({.name = "states",
+                        .saved = false,
+                        .whole = true,
+                        .enumerators = state_precisions,
+                        .low = 0,
+                        .high = double(std::size(state_precisions) - 1)});
+        list.push_back({.name = "narrow_all", .flag = true, .saved = false});
+    }
     void require(bool, const char*) {}
 };
 
@@ -47,6 +58,7 @@ struct FindProblem {
     const char* problem = nullptr;
     template <class R> void operator()(const char*, double, R) {}
     void operator()(const char*, bool) {}
+    void storage(StatePrecision, bool) {}
     void require(bool holds, const char* rule) {
         if (!holds) problem = rule;
     }
@@ -62,6 +74,16 @@ template <class Row> const char* problem(const StepArgs& args) {
     return find.problem;
 }
 
+template <class Row> constexpr bool has_storage = requires { &Row::storage; };
+template <class Row> StateStorage storage(const StepArgs& args) {
+    if constexpr (has_storage<Row>) return Row::storage(functors::options_of<Row>(args));
+    return {};
+}
+template <class Row> constexpr unsigned signed_state() {
+    if constexpr (has_storage<Row>) return Row::signed_state;
+    return 0;
+}
+
 // SGD, Adam and AdamW keep the codes that earlier versions wrote.
 double code_of(OptimizerId id, const char* type) {
     const bool first = id == OptimizerId::SGD || id == OptimizerId::Adam || id == OptimizerId::AdamW;
@@ -75,6 +97,8 @@ struct RowTable {
     void (*list)(std::vector<OptionInfo>& options);
     unsigned (*used)(const StepArgs& args);
     const char* (*problem)(const StepArgs& args);
+    StateStorage (*storage)(const StepArgs& args);
+    unsigned signed_state;
 };
 
 template <class Row> void list_options(std::vector<OptionInfo>& options) {
@@ -85,7 +109,14 @@ template <class Row> void list_options(std::vector<OptionInfo>& options) {
 
 template <class Row> constexpr RowTable table_of(const char* type) {
     static_assert(std::size(Row::state) <= max_optimizer_state);
-    return {type, Row::state, Row::counted, list_options<Row>, used<Row>, problem<Row>};
+    return {type,
+            Row::state,
+            Row::counted,
+            list_options<Row>,
+            used<Row>,
+            problem<Row>,
+            has_storage<Row> ? storage<Row> : nullptr,
+            signed_state<Row>()};
 }
 
 constexpr RowTable rows[] = {
@@ -107,6 +138,8 @@ std::shared_ptr<const OptimizerType> make_kind(OptimizerId id) {
     kind->numbers.assign(row.numbers.begin(), row.numbers.end());
     kind->used = row.used;
     kind->problem = row.problem;
+    kind->storage = row.storage;
+    kind->signed_state = row.signed_state;
     return kind;
 }
 
@@ -125,9 +158,13 @@ std::string text_of(const OptimizerType& kind, std::span<const double> values) {
     std::string text;
     for (std::size_t i = 0; i < kind.options.size(); ++i) {
         const OptionInfo& option = kind.options[i];
+        if (!option.saved && values[i] == 0) continue;
         if (i != 0) text += ", ";
-        text += option.flag ? fmt::format("{}={}", option.name, values[i] != 0)
-                            : fmt::format("{}={}", option.name, values[i]);
+        text += option.name + "=";
+        if (!option.enumerators.empty())
+            text += option.enumerators[std::size_t(values[i])];
+        else
+            text += option.flag ? fmt::format("{}", values[i] != 0) : fmt::format("{}", values[i]);
     }
     return text;
 }

@@ -18,7 +18,9 @@ struct OptionInfo {
     std::string name;  // in errors and in state_dict()
     Rule rule = Rule::finite;
     bool flag = false;
-    bool whole = false;                                                  // an integer or an enumerator
+    bool saved = true;   // in state_dict(); others are printed only if they are not 0
+    bool whole = false;  // an integer or an enumerator
+    std::span<const char* const> enumerators = {};                       // their names, if they are printed
     double low = -std::numeric_limits<double>::infinity(), high = -low;  // bounds, with the rule
 };
 
@@ -31,6 +33,9 @@ struct OptimizerType {
     std::vector<std::string> numbers;
     // Bit k of the result: state k takes part with these options. Null: all state always does.
     unsigned (*used)(const StepArgs& args) = nullptr;
+    // Storage of the state with these options. Null: all of it is wide.
+    StateStorage (*storage)(const StepArgs& args) = nullptr;
+    unsigned signed_state = 0;  // bit k: state k has signs, if it is stored in blocks
     // Returns the error of a combination of options that are valid one by one; null if there is none. The
     // function itself is null if every combination is valid.
     const char* (*problem)(const StepArgs& args) = nullptr;

@@ -18,6 +18,7 @@ std::vector<ParamRef> own_parts(const OptimizerImpl& optimizer, const GradientLi
         const Slot& slot = optimizer.slots[plan.indices[i]];
         ParamRef& ref = parts[i];
         ref.numel = slot.part->count;
+        ref.first = slot.part->begin;
         ref.grad = behind(ref.grad, slot.part->begin, ref.grad_dtype);
         if (has_master(optimizer, slot) && !has_split_master(optimizer, slot)) {
             ref.copy16 = behind(ref.copy16, slot.part->begin, ref.copy16_dtype);

@@ -24,6 +24,8 @@ struct LocalShard {
 struct PartialTensor {
     std::size_t slot;
     Tensor tensor;  // contiguous
+    // So many elements of the parameter are so many of the tensor, which divides at multiples of them.
+    std::int64_t elements = 1, stored = 1;
 };
 
 // Synchronises sharded updates with the other processes. Calls are collective: all processes make the same

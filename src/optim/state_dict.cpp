@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/fnv1a.h"
+#include "kernels/narrow_state.h"
 #include "mezzo/ops.h"
 #include "optim/arena.h"
 #include "optim/optimizer.h"
@@ -25,15 +26,18 @@ std::string slot_key(std::size_t slot, const std::string& name) {
 
 Tensor number(double value) { return scalar(value, {.dtype = float64}); }
 
-// A copy of a parameter's state or master. If this process has only a shard of it, the copy is a partial
+// A copy of a parameter's state or master; state of blocks is uint8 [blocks, 260], Block8s. If this process has only a shard of it, the copy is a partial
 // tensor in host memory, which is added to `incomplete`.
 Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& kept,
                std::vector<PartialTensor>& incomplete) {
     const Slot& slot = optimizer.slots[index];
     if (!slot.part) return kept.detach().clone();
-    const Tensor whole = empty(slot.param.shape(), {.dtype = kept.dtype()});
-    slot.kept_part(whole).copy_(kept.detach());
-    incomplete.push_back({index, whole});
+    const bool blocks = kept.dtype() == uint8;
+    const Tensor whole =
+        empty(blocks ? blocks_shape(slot.param.numel()) : slot.param.shape(), {.dtype = kept.dtype()});
+    slot.kept_state(whole).copy_(kept.detach());
+    incomplete.push_back(
+        {index, whole, blocks ? std::int64_t(Block8::size) : 1, blocks ? std::int64_t(sizeof(Block8)) : 1});
     return whole;
 }
 
@@ -51,7 +55,8 @@ StateDict Optimizer::saved_state() const {
         const Group& group = impl_->groups[g];
         state.emplace_back(group_key(g, "size"), number(double(group.count)));
         for (std::size_t i = 0; i < group.options.size(); ++i)
-            state.emplace_back(group_key(g, impl_->kind->options[i].name), number(group.options[i]));
+            if (impl_->kind->options[i].saved)
+                state.emplace_back(group_key(g, impl_->kind->options[i].name), number(group.options[i]));
         state.emplace_back(group_key(g, "initial_lr"), number(group.initial_lr));
     }
     if (impl_->steps.defined())
@@ -119,11 +124,13 @@ public:
         return value == 1;
     }
     // A tensor that belongs to a parameter, checked to be floating and of the shape; null if there is none.
+    // With `blocks` it may also be that of blocks.
     const Tensor* companion(const OptimizerImpl& optimizer, std::size_t slot, const std::string& name,
-                            const Shape& shape) {
+                            const Shape& shape, bool blocks = false) {
         const std::string key = slot_key(slot, name);
         const Tensor* const value = find(key);
         if (value == nullptr) return nullptr;
+        if (blocks && value->dtype() == uint8 && value->shape() == blocks_shape(shape.numel())) return value;
         if (!(value->shape() == shape))
             fail(ErrorKind::shape, where_, ": ", key, " has shape ", value->shape(), ", ",
                  optimizer.describe(slot), " has ", shape);
@@ -188,7 +195,8 @@ void read_groups(const OptimizerImpl& optimizer, Reader& reader, Loaded& loaded)
         check(size == double(group.count), ErrorKind::value, reader.where(), ": group ", g, " has ", size,
               " parameters there and ", group.count, " here");
         for (std::size_t i = 0; i < group.options.size(); ++i)
-            group.options[i] = read_option(kind.options[i], group_key(g, kind.options[i].name), reader);
+            if (kind.options[i].saved)
+                group.options[i] = read_option(kind.options[i], group_key(g, kind.options[i].name), reader);
         skip_options_of_other_types(g, reader);
         check_options(reader.where() + ": groups." + std::to_string(g), kind, group.options);
         group.initial_lr = reader.number(group_key(g, "initial_lr"));
@@ -233,7 +241,8 @@ void read_state(const OptimizerImpl& optimizer, const Group& group, std::size_t 
         const std::string& name = optimizer.kind->state[k];
         const Slot& own = optimizer.slots[slot];
         const Shape shape = own.part ? own.param.shape() : state_shape(optimizer, own, k);
-        loaded.state[k].push_back(reader.companion(optimizer, slot, name, shape));
+        loaded.state[k].push_back(
+            reader.companion(optimizer, slot, name, shape, optimizer.kind->storage != nullptr));
         if (loaded.state[k].back() == nullptr && (needed >> k & 1) != 0)
             fail(ErrorKind::value, reader.where(), ": ", slot_key(slot, name), " is missing, and ",
                  optimizer.describe(slot), " has taken ", loaded.steps(slot), " steps");
@@ -267,20 +276,41 @@ void read_companions(const OptimizerImpl& optimizer, Reader& reader, Loaded& loa
 }
 
 // Copies the state's tensors, each kind in one allocation like those that a step makes. target(slot) is the
-// tensor to assign, dtype(slot) its dtype.
-template <class Target, class Type>
+// tensor to assign, layout(slot) its layout, and convert(slot, tensor) the tensor in that layout.
+template <class Target, class Layout, class Convert>
 void copy_companions(std::vector<Slot>& slots, const std::vector<const Tensor*>& sources, Device device,
-                     const Target& target, const Type& dtype) {
+                     const Target& target, const Layout& layout, const Convert& convert) {
     Arena arena;
     for (std::size_t i = 0; i < slots.size(); ++i) {
         target(slots[i]) = Tensor();
         if (sources[i] == nullptr) continue;
-        const Shape shape = slots[i].part ? slots[i].kept_shape() : sources[i]->shape();
-        arena.add(target(slots[i]), shape, dtype(slots[i]));
+        const StateLayout own = layout(slots[i]);
+        arena.add(target(slots[i]), own.shape, own.dtype);
     }
     arena.make(device, false);
     for (std::size_t i = 0; i < slots.size(); ++i)
-        if (sources[i] != nullptr) target(slots[i]).copy_(slots[i].kept_part(sources[i]->detach()));
+        if (sources[i] != nullptr)
+            target(slots[i]).copy_(convert(slots[i], slots[i].kept_state(sources[i]->detach())));
+}
+
+void copy_state(const OptimizerImpl& own, std::vector<Slot>& slots, const Loaded& loaded, std::size_t k) {
+    const auto layout = [&](const Slot& slot) {
+        return state_layout(own, state_storage(own, loaded.groups[slot.group]), slot, k);
+    };
+    copy_companions(
+        slots, loaded.state[k], own.device(), [k](Slot& s) -> Tensor& { return s.state[k]; }, layout,
+        [&](const Slot& slot, const Tensor& state) {
+            return converted_state(own, slot, state, layout(slot), k);
+        });
+}
+
+void copy_masters(std::vector<Slot>& slots, const Loaded& loaded, Device device) {
+    copy_companions(
+        slots, loaded.masters, device, [](Slot& s) -> Tensor& { return s.master; },
+        [](const Slot& s) {
+            return StateLayout{StateFormat::wide, s.kept_shape(), float32};
+        },
+        [](const Slot&, const Tensor& master) { return master; });
 }
 
 Tensor steps_tensor(const Loaded& loaded, Device device) {
@@ -332,12 +362,8 @@ Replacement replacement(const OptimizerImpl& own, const StateDict& state) {
         if (loaded.masters[i] == nullptr && has_master(own, slots[i]) && !has_split_master(own, slots[i]))
             loaded.masters[i] = &own.slots[i].param;
     }
-    for (std::size_t k = 0; k < loaded.state.size(); ++k)
-        copy_companions(
-            slots, loaded.state[k], device, [k](Slot& s) -> Tensor& { return s.state[k]; }, state_dtype);
-    copy_companions(
-        slots, loaded.masters, device, [](Slot& s) -> Tensor& { return s.master; },
-        [](const Slot&) { return float32; });
+    for (std::size_t k = 0; k < loaded.state.size(); ++k) copy_state(own, slots, loaded, k);
+    copy_masters(slots, loaded, device);
     // Makes refresh_master() compare at the next step: elements of a master that round to the parameter's
     // value stay, the others take the parameter's value.
     for (Slot& slot : slots) slot.master_version = ~std::uint64_t(0);

@@ -5,26 +5,12 @@
 #include <unordered_set>
 
 #include "core/flat_view.h"
+#include "kernels/narrow_state.h"
 #include "mezzo/ops.h"
 #include "optim/arena.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {
-
-namespace {
-
-// Makes a tensor of zeros if there is none yet, otherwise converts it to the device and dtype.
-void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
-    if (tensor.defined() && tensor.dtype() == dtype && tensor.device() == device) return;
-    NoGrad plain;
-    if (!tensor.defined()) {
-        tensor = zeros(shape, {.dtype = dtype, .device = device});
-    } else {
-        tensor = tensor.to(device).to(dtype);
-    }
-}
-
-}  // namespace
 
 Shape Slot::kept_shape() const { return part ? Shape{part->count} : param.shape(); }
 
@@ -32,8 +18,14 @@ Tensor Slot::kept_part(const Tensor& whole) const {
     return part ? whole.reshape({-1}).slice(0, part->begin, part->begin + part->count) : whole;
 }
 
-Tensor Slot::kept_rows(const Tensor& whole) const {
-    return part ? whole.slice(0, part->begin, part->begin + part->count) : whole;
+Tensor Slot::kept_rows(const Tensor& whole, std::int64_t elements) const {
+    if (!part) return whole;
+    const std::int64_t rows = (part->count + elements - 1) / elements;
+    return whole.slice(0, part->begin / elements, part->begin / elements + rows);
+}
+
+Tensor Slot::kept_state(const Tensor& whole) const {
+    return whole.dtype() == uint8 ? kept_rows(whole, Block8::size) : kept_part(whole);
 }
 
 Dtype state_dtype(const Slot& slot) { return slot.param.dtype() == float64 ? float64 : float32; }
@@ -42,6 +34,17 @@ Shape state_shape(const OptimizerImpl& optimizer, const Slot& slot, std::size_t 
     const OptimizerType& kind = *optimizer.kind;
     return kind.state_shape ? (*kind.state_shape)(kind.state[k], slot.param.shape()) : slot.kept_shape();
 }
+
+namespace {
+
+// Makes a tensor of zeros if there is none yet, otherwise moves it to the device.
+void make_or_move(Tensor& tensor, const Shape& shape, Dtype dtype, Device device) {
+    if (tensor.defined() && tensor.device() == device) return;
+    NoGrad plain;
+    tensor = tensor.defined() ? tensor.to(device) : zeros(shape, {.dtype = dtype, .device = device});
+}
+
+}  // namespace
 
 void prepare_state(OptimizerImpl& optimizer) {
     const Device device = optimizer.device();
@@ -90,9 +93,10 @@ void make_state(OptimizerImpl& optimizer, const GradientList& list, std::size_t 
     for (std::size_t i = 0; i < list.refs.size(); ++i) {
         Slot& slot = optimizer.slots[list.indices[i]];
         if (slot.state[k].defined()) continue;
-        const unsigned used = used_state(optimizer, optimizer.groups[list.refs[i].group]);
-        if ((used >> k & 1) != 0)
-            arena.add(slot.state[k], state_shape(optimizer, slot, k), state_dtype(slot));
+        const Group& group = optimizer.groups[slot.group];
+        if ((used_state(optimizer, group) >> k & 1) == 0) continue;
+        const StateLayout layout = state_layout(optimizer, state_storage(optimizer, group), slot, k);
+        arena.add(slot.state[k], layout.shape, layout.dtype);
     }
     arena.make(list.device, true);
 }
@@ -181,8 +185,29 @@ void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool cond
     }
 }
 
-// Fills `ref` for the kernels. used: used_state() of the parameter's group.
-void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool conditional, ParamRef& ref) {
+// What a group's updates do with state.
+struct StateUse {
+    unsigned used = 0;  // used_state()
+    StateStorage storage;
+};
+
+void fill_state(OptimizerImpl& optimizer, const StateUse& use, std::size_t index, ParamRef& ref) {
+    Slot& slot = optimizer.slots[index];
+    for (std::size_t k = 0; k < slot.state.size(); ++k) {
+        if ((use.used >> k & 1) == 0) continue;
+        const StateLayout layout = state_layout(optimizer, use.storage, slot, k);
+        Tensor& state = slot.state[k];
+        make_or_move(state, layout.shape, layout.dtype, slot.param.device());
+        if (state.dtype() != layout.dtype) state = converted_state(optimizer, slot, state, layout, k);
+        if (optimizer.user != nullptr) continue;
+        ref.state[k] = raw(state);
+        ref.format[k] = layout.format;
+    }
+}
+
+// Fills `ref` for the kernels.
+void fill_ref(OptimizerImpl& optimizer, const StateUse& use, std::size_t index, bool conditional,
+              ParamRef& ref) {
     Slot& slot = optimizer.slots[index];
     if (!slot.param.is_contiguous())
         fail(ErrorKind::value, optimizer.type, ": ", optimizer.describe(index), " is not contiguous");
@@ -198,11 +223,8 @@ void fill_ref(OptimizerImpl& optimizer, unsigned used, std::size_t index, bool c
         ref.copy16 = raw(*copy16);
         ref.copy16_dtype = copy16->dtype();
     }
-    for (std::size_t k = 0; k < slot.state.size(); ++k) {
-        if ((used >> k & 1) == 0) continue;
-        make_or_move(slot.state[k], state_shape(optimizer, slot, k), state_dtype(slot), slot.param.device());
-        if (optimizer.user == nullptr) ref.state[k] = raw(slot.state[k]);
-    }
+    fill_state(optimizer, use, index, ref);
+    ref.number = std::uint32_t(index);
     ref.step = static_cast<float*>(raw(optimizer.steps)) + index * optimizer.kind->numbers.size();
 }
 
@@ -221,13 +243,14 @@ void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool condition
     for (std::size_t k = 0; k < optimizer.kind->state.size(); ++k) make_state(optimizer, list, k);
     make_copies16(optimizer, list, conditional);
     std::size_t group = optimizer.groups.size();
-    unsigned used = 0;
+    StateUse use;
     for (std::size_t i = 0; i < list.refs.size(); ++i) {  // in the order of the groups
         if (list.refs[i].group != group) {
             group = list.refs[i].group;
-            used = used_state(optimizer, optimizer.groups[group]);
+            const Group& own = optimizer.groups[group];
+            use = {used_state(optimizer, own), state_storage(optimizer, own)};
         }
-        fill_ref(optimizer, used, list.indices[i], conditional, list.refs[i]);
+        fill_ref(optimizer, use, list.indices[i], conditional, list.refs[i]);
     }
 }
 

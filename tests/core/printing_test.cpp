@@ -189,6 +189,8 @@ TEST_CASE("printing: optimizers and their options", "[printing]") {
     CHECK(streamed(AdamWOptions{}) ==
           "AdamWOptions(lr=0.001, weight_decay=0.01, beta1=0.9, beta2=0.999, eps=1e-08, amsgrad=false, "
           "maximize=false)");
+    CHECK(streamed(AdamOptions{.states = StatePrecision::eight_bit, .narrow_all = true})
+              .ends_with("maximize=false, states=eight_bit, narrow_all=true)"));
     for (const std::string& text :
          {streamed(AdamOptions{}), streamed(RMSpropOptions{}), streamed(AdagradOptions{}),
           streamed(NAdamOptions{}), streamed(LionOptions{})})

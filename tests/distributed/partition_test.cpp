@@ -33,15 +33,15 @@ TEST_CASE("partition: ranks have all elements, each once, in equal shares", "[di
                     const optim::LocalShard part = partition.part(i, rank);
                     if (part.count == 0) continue;
                     CHECK(part.begin == covered);
-                    CHECK(part.begin % 64 == 0);
+                    CHECK(part.begin % 256 == 0);
                     covered += part.count;
-                    shares[std::size_t(rank)] += (part.count + 63) / 64 * 64;
+                    shares[std::size_t(rank)] += (part.count + 255) / 256 * 256;
                 }
                 CHECK(covered == numels[i]);
             }
             std::int64_t total = 0;
-            for (const std::int64_t n : numels) total += (n + 63) / 64 * 64;
-            const std::int64_t share = (total + ranks * 64 - 1) / (ranks * 64) * 64;
+            for (const std::int64_t n : numels) total += (n + 255) / 256 * 256;
+            const std::int64_t share = (total + ranks * 256 - 1) / (ranks * 256) * 256;
             CHECK(*std::max_element(shares.begin(), shares.end()) <= share);
         }
 }
@@ -62,10 +62,11 @@ TEST_CASE("gather_parts: every rank gets the others' parts, in several messages"
                     .copy_(filled({part.count}, group.rank() + 1.0, dtypes[i]));
             }
             distributed::gather_parts(tensors, partition, group);
-            for (const auto& [i, tensor] : tensors)
+            for (const optim::PartialTensor& tensor : tensors)
                 for (int rank = 0; rank < ranks; ++rank) {
+                    const std::size_t i = tensor.slot;
                     const optim::LocalShard part = partition.part(i, rank);
-                    const Tensor found = tensor.slice(0, part.begin, part.begin + part.count);
+                    const Tensor found = tensor.tensor.slice(0, part.begin, part.begin + part.count);
                     RANK_CHECK(all_close(found, filled(found.shape(), rank + 1.0, dtypes[i]), 0, 0));
                 }
         });

@@ -127,6 +127,9 @@ inline std::vector<Snapshot> train_sharded(const ShardedWay& way, int ranks, boo
 inline const MakeOptimizer momentum = maker<optim::SGD>(optim::SGDOptions{.lr = 0.05, .momentum = 0.9});
 inline const MakeOptimizer adam = maker<optim::Adam>(optim::AdamOptions{.lr = 0.01, .weight_decay = 0.01});
 inline const MakeOptimizer adamw = maker<optim::AdamW>(optim::AdamWOptions{.lr = 0.01});
+inline MakeOptimizer narrow(optim::StatePrecision states) {
+    return maker<optim::AdamW>(optim::AdamWOptions{.lr = 0.01, .states = states, .narrow_all = true});
+}
 
 inline std::vector<ShardedWay> mixed_precision_ways() {
     return {
@@ -144,6 +147,15 @@ inline std::vector<ShardedWay> mixed_precision_ways() {
          .make = adamw,
          .dtype = bfloat16,
          .scaled = true,
+         .masters = true,
+         .storage = optim::MasterWeights::split},
+        {.name = "O1, moments in bfloat16",
+         .make = narrow(optim::StatePrecision::bf16),
+         .autocast = true,
+         .scaled = true},
+        {.name = "split masters, moments in blocks",
+         .make = narrow(optim::StatePrecision::both_eight_bit),
+         .dtype = bfloat16,
          .masters = true,
          .storage = optim::MasterWeights::split},
         {.name = "bfloat16 without masters", .make = adamw, .dtype = bfloat16},

@@ -93,8 +93,8 @@ TEST_CASE("sharding: a state that two ranks have saved goes on with any number o
     for (const ShardedWay& way :
          {ShardedWay{.name = "O1", .make = adamw, .autocast = true, .scaled = true},
           ShardedWay{.name = "O2", .make = momentum, .dtype = float16, .scaled = true, .masters = true},
-          ShardedWay{.name = "O2, split masters",
-          .make = adamw,
+          ShardedWay{.name = "split masters, moments in 8 bits",
+          .make = narrow(optim::StatePrecision::eight_bit),
           .dtype = bfloat16,
           .scaled = true,
           .masters = true,

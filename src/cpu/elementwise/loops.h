@@ -9,6 +9,10 @@
 #include "mezzo/dtype.h"
 #include "mezzo/optim_options.h"
 
+namespace mezzo {
+struct Block8;  // kernels/narrow_state.h
+}
+
 namespace mezzo::cpu {
 
 // The types that arithmetic happens in; 16-bit elements are computed in f32, small integers in i32.
@@ -159,9 +163,14 @@ struct Loops {
                     std::uint32_t threshold, float scale);
     // Makes `pairs` pairs of words into pairs of standard normal numbers, by Box and Muller.
     void (*box_muller)(float* dst, const std::uint32_t* words, std::int64_t pairs);
-    // Numbers from and to two halves each (kernels/narrow_state.h); `high` is bfloat16.
+    // kernels/narrow_state.h. Numbers from and to two halves each; `high` is bfloat16.
     void (*join_halves)(float* dst, const std::uint16_t* high, const std::uint16_t* low, std::int64_t n);
     void (*split_halves)(std::uint16_t* high, std::uint16_t* low, const float* x, std::int64_t n);
+    // Stochastic rounding to bfloat16: element i takes half-word i of `words`, low half first.
+    void (*round_stochastically)(std::uint16_t* dst, const float* x, const std::uint32_t* words,
+                                 std::int64_t n);
+    void (*read_blocks)(float* dst, const Block8* blocks, std::int64_t n, bool with_sign);
+    void (*write_blocks)(Block8* blocks, const float* x, std::int64_t n, bool with_sign);
 };
 
 // The tables as the units fill them; loop_tables.h replaces missing entries.

@@ -396,7 +396,10 @@ constexpr Loops make_loops() {
         dropout,
         box_muller,
         join_halves,
-        split_halves};
+        split_halves,
+        round_stochastically,
+        read_blocks,
+        write_blocks};
 #if MEZZO_ISA_WIDE_TYPES
     loops.f64 = real_loops<double>;
     loops.sum_i64 = sum_i64;

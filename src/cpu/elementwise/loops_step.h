@@ -65,5 +65,30 @@ void split_halves(std::uint16_t* __restrict high, std::uint16_t* __restrict low,
     }
 }
 
+typedef std::uint16_t HalfWord __attribute__((may_alias));
+
+void round_stochastically(std::uint16_t* __restrict dst, const float* __restrict x,
+                          const std::uint32_t* __restrict words, std::int64_t n) {
+    const HalfWord* const random = reinterpret_cast<const HalfWord*>(words);
+    for (std::int64_t i = 0; i < n; ++i)
+        dst[i] = functors::rounded_stochastically(functors::bits_of(x[i]), random[i]);
+}
+
+template <bool with_sign> void read_signed_or_not(float* dst, const Block8* blocks, std::int64_t n) {
+    for (; n > 0; n -= Block8::size, dst += Block8::size, ++blocks)
+        functors::read_block<with_sign>(dst, *blocks, n < Block8::size ? n : Block8::size);
+}
+void read_blocks(float* dst, const Block8* blocks, std::int64_t n, bool with_sign) {
+    (with_sign ? read_signed_or_not<true> : read_signed_or_not<false>)(dst, blocks, n);
+}
+
+template <bool with_sign> void write_signed_or_not(Block8* blocks, const float* x, std::int64_t n) {
+    for (; n > 0; n -= Block8::size, x += Block8::size, ++blocks)
+        functors::write_block<with_sign>(*blocks, x, n < Block8::size ? n : Block8::size);
+}
+void write_blocks(Block8* blocks, const float* x, std::int64_t n, bool with_sign) {
+    (with_sign ? write_signed_or_not<true> : write_signed_or_not<false>)(blocks, x, n);
+}
+
 }  // namespace
 }  // namespace mezzo::cpu

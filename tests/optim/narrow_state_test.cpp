@@ -1,0 +1,489 @@
+// Moments in less than 32 bits: stochastic rounding to bfloat16, and blocks of 8-bit codes.
+#include "kernels/narrow_state.h"
+
+#include <algorithm>
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "core/philox.h"
+#include "cpu/elementwise/loops.h"
+#include "cpu/isa/isa.h"
+#include "mezzo/capture.h"
+#include "mezzo/mezzo.h"
+#include "optim/optimizer.h"
+#include "tests/support/support.h"
+
+namespace {
+
+using namespace mezzo;
+using optim::StatePrecision;
+
+constexpr StatePrecision narrow[] = {StatePrecision::bf16, StatePrecision::eight_bit,
+                                     StatePrecision::both_eight_bit};
+constexpr float inf = std::numeric_limits<float>::infinity();
+
+// The values of the paper's code: the middles of equal parts of [0.1, 1] in each decade, 0, and 1.
+std::vector<double> code_values(int bits) {
+    std::vector<double> values = {0};
+    for (int i = 0; i < bits; ++i)
+        for (int j = 0; j < 1 << i; ++j)
+            values.push_back(std::pow(10, i + 1 - bits) * (0.1 + 0.9 * (j + 0.5) / (1 << i)));
+    values.back() = 1;
+    return values;
+}
+
+double nearest(const std::vector<double>& values, double x) {
+    double best = values[0];
+    for (const double v : values)
+        if (std::abs(v - x) < std::abs(best - x)) best = v;
+    return best;
+}
+
+struct Set {
+    cpu::Isa isa;
+    const cpu::Loops* loops;
+};
+std::vector<Set> sets() {
+    std::vector<Set> all;
+    for (const cpu::Isa isa : {cpu::Isa::portable, cpu::Isa::avx2, cpu::Isa::avx512})
+        if (isa <= cpu::best_isa()) all.push_back({isa, &cpu::loops_of(isa)});
+    return all;
+}
+
+std::vector<std::vector<double>> numbers(const StateDict& state) {
+    std::vector<std::vector<double>> result;
+    for (const auto& [name, value] : state) result.push_back(value.to(float64).to_vector<double>());
+    return result;
+}
+const Tensor* find(const StateDict& state, const std::string& name) {
+    for (const auto& [key, value] : state)
+        if (key == name) return &value;
+    return nullptr;
+}
+
+constexpr std::int64_t width = 64, hidden = 80;  // 5,120 elements, 20 blocks
+
+Tensor drawn(const Shape& shape, std::uint64_t seed, Device device, double scale = 1) {
+    return test::tensor_of(test::random_values(shape.numel(), seed, test::Domain::any), shape, float32,
+                           device) *
+           scale;
+}
+
+nn::Sequential make_net(Device device = cpu_device) {
+    manual_seed(3);
+    nn::Sequential net{nn::Linear(width, hidden), nn::ReLU(), nn::Linear(hidden, width)};
+    net.to(device);
+    return net;
+}
+
+// Gradients of the two weights of a small model in a float32 training on a fixed task.
+const std::vector<Tensors>& recorded_gradients() {
+    static const std::vector<Tensors> recorded = [] {
+        const nn::Sequential net = make_net(), teacher = [] {
+            manual_seed(9);
+            return nn::Sequential{nn::Linear(width, hidden), nn::ReLU(), nn::Linear(hidden, width)};
+        }();
+        optim::AdamW optimizer(net.parameters(), {.lr = 2e-3});
+        std::vector<Tensors> steps;
+        for (int step = 0; step < 300; ++step) {
+            const Tensor x = drawn({16, width}, std::uint64_t(step), cpu_device);
+            mse_loss(net(x), teacher(x).detach()).backward();
+            steps.push_back({net.parameters()[0].grad().clone(), net.parameters()[2].grad().clone()});
+            optimizer.step();
+            optimizer.zero_grad();
+        }
+        return steps;
+    }();
+    return recorded;
+}
+
+// Updates of zero weights by an optimizer that gets the recorded gradients: m / (sqrt(v) + eps), corrected.
+struct Updates {
+    Tensors weights;
+    optim::AdamW optimizer;
+    Updates(Device device, StatePrecision states)
+        : weights{zeros({hidden, width}, {.device = device}).set_requires_grad(),
+                  zeros({width, hidden}, {.device = device}).set_requires_grad()},
+          optimizer(weights, {.lr = 1, .weight_decay = 0, .states = states}) {}
+    std::vector<double> operator()(const Tensors& gradients) {
+        std::vector<double> all;
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+            weights[i].detach().zero_();
+            weights[i].set_grad(gradients[i].to(weights[i].device()));
+        }
+        optimizer.step();
+        for (const Tensor& w : weights) {
+            const std::vector<double> values = test::doubles(w.detach());
+            all.insert(all.end(), values.begin(), values.end());
+        }
+        return all;
+    }
+};
+
+double norm(const std::vector<double>& x) {
+    double sum = 0;
+    for (const double v : x) sum += v * v;
+    return std::sqrt(sum);
+}
+double largest(const std::vector<double>& x) {
+    double most = 0;
+    for (const double v : x) most = std::max(most, std::abs(v));
+    return most;
+}
+
+// A model in training, in float32 on the given device.
+struct Training {
+    nn::Sequential net;
+    optim::AdamW optimizer;
+    Training(Device device, StatePrecision states)
+        : net(make_net(device)), optimizer(net.parameters(), {.lr = 2e-3, .states = states}) {}
+    void step(int number) {
+        const Device device = net.parameters()[0].device();
+        const Tensor x = drawn({4, width}, std::uint64_t(number), device);
+        sum(square(net(x) - drawn({4, width}, std::uint64_t(1000 + number), device))).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+    }
+    std::vector<std::vector<double>> state() const {
+        auto result = numbers(optimizer.state_dict());
+        for (const Tensor& p : net.parameters()) result.push_back(test::doubles(p.detach()));
+        return result;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("narrow state: codes have the values of the paper and are the nearest", "[optim]") {
+    const std::vector<double> seven = code_values(7), eight = code_values(8);
+    REQUIRE(eight.size() == 256);
+    for (std::uint32_t code = 0; code < 256; ++code) {
+        const double value = double(functors::from_code(code, false, 1));
+        CHECK(value == Approx(eight[code]).epsilon(1e-5));
+        CHECK(functors::to_code(float(value), false, 1) == code);
+        const double with_sign = double(functors::from_code(code, true, 2));
+        CHECK(with_sign == Approx((code < 128 ? 2 : -2) * seven[code % 128]).epsilon(1e-5));
+        if (code != 128) CHECK(functors::to_code(float(with_sign), true, 0.5f) == code);
+    }
+    std::vector<double> x = test::random_values(4000, 5, test::Domain::unit);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = double(float(x[i] * std::pow(10, -double(i % 9))));
+    for (const double v : x) {
+        const double read = double(functors::from_code(functors::to_code(float(v), true, 1), true, 1));
+        CHECK(std::abs(read - v) <= std::abs(nearest(seven, v) - v) + 1e-6 * v);
+        const double second = double(functors::from_code(functors::to_code(float(v), false, 1), false, 1));
+        const double best = v < 0.275e-7 ? eight[1] : nearest(eight, v);  // only 0 becomes 0
+        CHECK(std::abs(second - v) <= std::abs(best - v) + 1e-6 * v);
+    }
+    CHECK(functors::to_code(1e-30f, false, 1) == 1);
+    CHECK(functors::to_code(0, false, 1) == 0);
+}
+
+TEST_CASE("narrow state: the loops of every instruction set", "[optim]") {
+    std::vector<float> x;
+    for (const double v : test::random_values(1000, 6, test::Domain::any)) x.push_back(float(v * v * v));
+    for (std::size_t i = 0; i < 10; ++i) x[i * 40] = 0;
+    std::vector<std::uint32_t> words(500);
+    for (std::size_t i = 0; i < words.size(); i += 4) {
+        const PhiloxWords block = philox(7, i / 4);
+        std::copy(block.v, block.v + 4, words.begin() + std::ptrdiff_t(i));
+    }
+    for (const Set& set : sets()) {
+        CAPTURE(cpu::name(set.isa));
+        std::vector<std::uint16_t> high(x.size()), low(x.size()), rounded(x.size());
+        std::vector<float> back(x.size());
+        set.loops->split_halves(high.data(), low.data(), x.data(), std::int64_t(x.size()));
+        set.loops->join_halves(back.data(), high.data(), low.data(), std::int64_t(x.size()));
+        CHECK(back == x);
+        set.loops->round_stochastically(rounded.data(), x.data(), words.data(), std::int64_t(x.size()));
+        bool same = true;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const std::uint32_t bits = std::bit_cast<std::uint32_t>(x[i]);
+            const std::uint32_t half = words[i / 2] >> (i % 2 * 16) & 0xffff;
+            same = same && rounded[i] == functors::rounded_stochastically(bits, half) &&
+                   high[i] == functors::halves_of(bits).high;
+        }
+        CHECK(same);
+        for (const bool with_sign : {true, false}) {
+            std::vector<float> values = x;
+            if (!with_sign)
+                for (float& v : values) v = std::abs(v);
+            std::vector<Block8> blocks(4);
+            set.loops->write_blocks(blocks.data(), values.data(), std::int64_t(values.size()), with_sign);
+            set.loops->read_blocks(back.data(), blocks.data(), std::int64_t(values.size()), with_sign);
+            CHECK(blocks[3].code[255] == 0);
+            const std::vector<double> codes = code_values(with_sign ? 7 : 8);
+            double worst = 0;
+            for (std::size_t i = 0; i < values.size(); ++i) {
+                const double maximum = double(blocks[i / 256].maximum), v = double(std::abs(values[i]));
+                const double best =
+                    v == 0 ? 0 : std::max(nearest(codes, v / maximum), with_sign ? 0 : codes[1]);
+                const double error = std::abs(std::abs(double(back[i])) - v);
+                worst = std::max(worst, error - std::abs(best * maximum - v) * 1.0001);
+                if (back[i] != 0 && values[i] != 0) CHECK(std::signbit(back[i]) == std::signbit(values[i]));
+            }
+            CHECK(worst < 1e-6);
+        }
+        std::vector<float> bad(256, 1.0f);
+        bad[200] = inf;
+        Block8 block;
+        set.loops->write_blocks(&block, bad.data(), 256, true);
+        set.loops->read_blocks(bad.data(), &block, 256, true);
+        CHECK(std::isnan(bad[0]));
+        CHECK(std::isnan(bad[200]));
+    }
+}
+
+TEST_CASE("narrow state: stochastic rounding has the right mean and keeps special numbers", "[optim]") {
+    const auto rounded = [](float x, std::uint32_t random) {
+        const auto half = functors::rounded_stochastically(std::bit_cast<std::uint32_t>(x), random);
+        return std::bit_cast<float>(std::uint32_t(half) << 16);
+    };
+    constexpr std::int64_t count = 1'000'000;
+    for (const float x : {1.0009f, -3.1e-5f, 0.7001f, 0x1.2345p-130f}) {
+        const float below = rounded(x, 0), above = rounded(x, 0xffff);
+        double sum = 0;
+        bool neighbours = true;
+        for (std::int64_t i = 0; i < count / 8; ++i) {
+            const PhiloxWords words = philox(functors::rounding_key(3, 1, 12), std::uint64_t(i));
+            for (int j = 0; j < 8; ++j) {
+                const float y = rounded(x, philox_half(words, j));
+                neighbours = neighbours && (y == below || y == above);
+                sum += double(y);
+            }
+        }
+        const double share = (double(x) - double(below)) / (double(above) - double(below));
+        const double sigma = std::abs(double(above) - double(below)) * std::sqrt(share * (1 - share) / count);
+        CAPTURE(x, share);
+        CHECK(neighbours);
+        CHECK(std::abs(sum / count - double(x)) < 4 * sigma);
+    }
+    for (const std::uint32_t random : {0u, 0xffffu}) {
+        CHECK(rounded(inf, random) == inf);
+        CHECK(rounded(-inf, random) == -inf);
+        CHECK(std::isnan(rounded(std::bit_cast<float>(0x7f800001u), random)));
+        CHECK(std::isnan(rounded(std::bit_cast<float>(0xffffffffu), random)));
+        CHECK(std::isfinite(rounded(std::numeric_limits<float>::max(), random)));
+        CHECK(rounded(1.5f, random) == 1.5f);
+    }
+    CHECK(functors::rounding_key(1, 0, 5) != functors::rounding_key(1, 1, 5));
+    CHECK(functors::rounding_key(1, 0, 5) != functors::rounding_key(1, 0, 6));
+}
+
+TEST_CASE("narrow state: updates are near those of float32 moments", "[optim]") {
+    for (const Device device : test::devices())
+        for (const StatePrecision states : narrow) {
+            CAPTURE(int(device.type()), int(states));
+            const std::size_t steps = device.type() == DeviceType::cpu ? 300 : 40, from = steps / 5;
+            Updates exact(device, StatePrecision::fp32), approximate(device, states);
+            double error = 0, most = 0, most_exact = 0;
+            for (std::size_t step = 0; step < steps; ++step) {
+                const Tensors& gradients = recorded_gradients()[step];
+                const std::vector<double> u = exact(gradients);
+                std::vector<double> difference = approximate(gradients);
+                if (step < from) continue;
+                most = std::max(most, largest(difference));
+                most_exact = std::max(most_exact, largest(u));
+                for (std::size_t i = 0; i < u.size(); ++i) difference[i] -= u[i];
+                error += norm(difference) / norm(u) / double(steps - from);
+            }
+            CAPTURE(error, most, most_exact);
+            const double allowed = states == StatePrecision::bf16 ? 0.012 : 0.075;
+            CHECK(error < allowed);
+            CHECK(error > allowed / 20);
+            CHECK(most <= 1.5 * most_exact);
+        }
+}
+
+TEST_CASE("narrow state: the same bits with any number of threads", "[optim]") {
+    const int before = num_threads();
+    for (const StatePrecision states : narrow) {
+        std::vector<std::vector<double>> first;
+        for (const int threads : {1, 2, 3}) {
+            set_num_threads(threads);
+            const Tensor w =
+                zeros({700, 100}).set_requires_grad();  // five pieces, the last block is not full
+            optim::AdamW optimizer({w}, {.lr = 0.1, .states = states});
+            for (int step = 0; step < 3; ++step) {
+                w.set_grad(drawn({700, 100}, std::uint64_t(step), cpu_device));
+                optimizer.step();
+            }
+            std::vector<std::vector<double>> state = numbers(optimizer.state_dict());
+            state.push_back(test::doubles(w.detach()));
+            if (first.empty()) first = state;
+            CHECK((state == first));
+        }
+    }
+    set_num_threads(before);
+}
+
+TEST_CASE("narrow state: devices round alike", "[optim]") {
+    for (const StatePrecision states : narrow) {
+        std::vector<std::vector<double>> expected;
+        for (const Device device : test::devices()) {
+            const Tensor w = zeros({70, 100}, {.device = device}).set_requires_grad();
+            optim::Adam optimizer({w}, {.lr = 0.1, .states = states});
+            for (int step = 0; step < 3; ++step) {
+                w.set_grad(drawn({70, 100}, std::uint64_t(step), device));
+                optimizer.step();
+            }
+            const std::vector<double> values = test::doubles(w.detach());
+            expected.push_back(values);
+            // Some numbers are rounded to another neighbour, as devices sum in different orders.
+            std::size_t far = 0;
+            for (std::size_t i = 0; i < values.size(); ++i)
+                far += std::abs(values[i] - expected[0][i]) > 1e-4;
+            CHECK(far < values.size() / 100);
+        }
+    }
+}
+
+TEST_CASE("narrow state: a state goes on with the same bits, and formats convert into each other",
+          "[optim]") {
+    for (const Device device : test::devices())
+        for (const StatePrecision states : narrow) {
+            CAPTURE(int(device.type()), int(states));
+            Training straight(device, states), resumed(device, states), wide(device, StatePrecision::fp32);
+            for (int step = 0; step < 3; ++step) straight.step(step);
+            const StateDict saved = straight.optimizer.state_dict();
+            resumed.net.load_state_dict(straight.net.state_dict());
+            resumed.optimizer.load_state_dict(saved);
+            CHECK((numbers(resumed.optimizer.state_dict()) == numbers(saved)));
+            for (int step = 3; step < 6; ++step) {
+                straight.step(step);
+                resumed.step(step);
+            }
+            CHECK((straight.state() == resumed.state()));
+
+            wide.optimizer.load_state_dict(saved);
+            const StateDict widened = wide.optimizer.state_dict();
+            CHECK(find(widened, "state.0.exp_avg")->dtype() == float32);
+            CHECK(find(widened, "state.0.exp_avg")->shape() == Shape{hidden, width});
+            resumed.optimizer.load_state_dict(widened);  // back to the same codes
+            CHECK((numbers(resumed.optimizer.state_dict()) == numbers(saved)));
+            wide.step(3);
+        }
+}
+
+TEST_CASE("narrow state: the option may change between steps", "[optim]") {
+    for (const Device device : test::devices()) {
+        Training training(device, StatePrecision::fp32);
+        const auto dtype = [&](const char* name) {
+            return find(training.optimizer.state_dict(), name)->dtype();
+        };
+        training.step(0);
+        CHECK(dtype("state.0.exp_avg") == float32);
+        training.optimizer.set_option("states", double(StatePrecision::eight_bit), 0);
+        training.step(1);
+        CHECK(dtype("state.0.exp_avg") == uint8);
+        CHECK(dtype("state.0.exp_avg_sq") == bfloat16);
+        CHECK(dtype("state.1.exp_avg") == float32);  // a bias
+        training.optimizer.set_option("narrow_all", 1, 0);
+        training.step(2);
+        CHECK(dtype("state.1.exp_avg") == uint8);
+        training.optimizer.set_option("states", double(StatePrecision::fp32), 0);
+        training.step(3);
+        CHECK(dtype("state.1.exp_avg") == float32);
+        CHECK(training.optimizer.applied_steps() == 4);
+    }
+}
+
+TEST_CASE("narrow state: a skipped step writes nothing", "[optim]") {
+    for (const Device device : test::devices())
+        for (const StatePrecision states : narrow) {
+            Training training(device, states);
+            for (int step = 0; step < 2; ++step) training.step(step);
+            const auto before = training.state();
+            amp::GradScaler scaler({.init_scale = 4});
+            const Tensor x = drawn({4, width}, 77, device);
+            scaler.scale(sum(training.net(x) * double(inf))).backward();
+            scaler.step(training.optimizer);
+            scaler.update();
+            training.optimizer.zero_grad();
+            CHECK(training.optimizer.skipped_steps() == 1);
+            auto after = training.state();
+            after[3] = before[3];  // the count of skipped steps
+            CHECK((after == before));
+        }
+}
+
+TEST_CASE("narrow state: bytes of an element", "[optim]") {
+    for (const Device device : test::devices()) {
+        constexpr std::int64_t n = 1 << 16;
+        // Parameter 2, lower half 2, gradient 2, and moments.
+        for (const auto& [states, bytes] : {std::pair{StatePrecision::fp32, 14.0},
+                                            {StatePrecision::bf16, 10.0},
+                                            {StatePrecision::eight_bit, 9.02},
+                                            {StatePrecision::both_eight_bit, 8.04}}) {
+            const std::size_t before = memory_stats(device).allocated;
+            const Tensor w = zeros({256, 256}, {.dtype = bfloat16, .device = device}).set_requires_grad();
+            optim::AdamW optimizer({w}, {.states = states});
+            optimizer.use_master_weights(optim::MasterWeights::split);
+            w.set_grad(ones({256, 256}, {.dtype = bfloat16, .device = device}));
+            optimizer.step();
+            const double used = double(memory_stats(device).allocated - before) / n;
+            CAPTURE(used);
+            CHECK(used >= std::floor(bytes));
+            CHECK(used < bytes + 0.03);  // step counts
+        }
+    }
+}
+
+TEST_CASE("narrow state: what cannot have it keeps wide state or is refused", "[optim]") {
+    const auto leaf = [](const Shape& shape, Dtype dtype = float32) {
+        return ones(shape, {.dtype = dtype}).set_requires_grad();
+    };
+    const Tensors params = {leaf({64, 64}), leaf({64, 63}), leaf({5000}), leaf({64, 64}, float64)};
+    optim::AdamW optimizer(params, {.states = StatePrecision::bf16});
+    for (const Tensor& p : params) p.set_grad(ones_like(p));
+    optimizer.step();
+    const Dtype expected[] = {bfloat16, float32, float32, float64};
+    for (std::size_t i = 0; i < params.size(); ++i)
+        CHECK(optimizer.impl().slots[i].state[0].dtype() == expected[i]);
+
+    CHECK_THROWS_WITH(optim::AdamW(params, {.amsgrad = true, .states = StatePrecision::bf16}),
+                      Catch::Contains("states in less than 32 bits need amsgrad = false"));
+    CHECK_THROWS_WITH(optimizer.set_option("states", 4, 0), Catch::Contains("states is 4"));
+    CHECK_THROWS_WITH(optim::SGD(params).set_option("states", 1, 0), Catch::Contains("no option 'states'"));
+
+    Training eight(cpu_device, StatePrecision::eight_bit);
+    eight.step(0);
+    StateDict saved = eight.optimizer.state_dict();
+    for (auto& [name, value] : saved)
+        if (name == "state.0.exp_avg") value = zeros({3, 260}, {.dtype = uint8});
+    CHECK_THROWS_WITH(eight.optimizer.load_state_dict(saved), Catch::Contains("state.0.exp_avg has shape"));
+}
+
+TEST_CASE("narrow state: a captured step replays", "[cuda]") {
+    if (cuda_device_count() == 0) {
+        WARN("no CUDA device: skipped");
+        return;
+    }
+    const Device gpu{DeviceType::cuda};
+    for (const StatePrecision states : narrow) {
+        std::vector<std::vector<double>> seen[2];
+        for (const bool capture : {false, true}) {
+            const Tensor w = full({64, 64}, 0.5, {.device = gpu}).set_requires_grad();
+            optim::AdamW optimizer({w}, {.lr = 0.01, .states = states});
+            const auto step = [&](const Tensors& in) -> Tensors {
+                optimizer.zero_grad();
+                sum(w * in[0]).backward();
+                optimizer.step();
+                return {};
+            };
+            cuda::CapturedStep captured(step, {.device = gpu});
+            for (int i = 0; i < 6; ++i) {
+                const Tensors in{drawn({64, 64}, std::uint64_t(i), gpu)};
+                if (capture)
+                    captured(in);
+                else
+                    step(in);
+            }
+            seen[capture] = numbers(optimizer.state_dict());
+            seen[capture].push_back(test::doubles(w.detach()));
+            if (capture) CHECK(captured.statistics().replays > 0);
+        }
+        CHECK((seen[0] == seen[1]));
+    }
+}
