@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/functor_step.h"
+#include "kernels/narrow_state.h"
 #include "kernels/step_copies.h"
 #include "tests/support/support.h"
 
@@ -15,11 +16,13 @@ namespace {
 struct Kind {
     Dtype param, grad;
     bool copy16, split = false;
+    StateFormat format[2] = {};
 };
 
 // Parameters with state, gradients and counters in a device's memory; the same for each Kind.
 struct Model {
-    Tensors all;  // everything that a kernel may write
+    Tensors all;  // everything that a kernel may write, but for halves and narrow state
+    Tensors params, low, narrow;
     std::vector<ParamRef> refs;
     Tensor state, scaler, norm, flags;
 
@@ -42,8 +45,21 @@ struct Model {
                        .copy16_dtype = float16,
                        .group = n == 3 ? 0u : 1u,
                        .step = nullptr};
-            // The lower halves of float32 numbers are any bits.
-            if (kind.split) p.low16 = made(n, bfloat16, seed + 22);
+            params.push_back(all[all.size() - (kind.copy16 ? 6 : 5)]);
+            if (kind.split) {  // the lower halves of float32 numbers are any bits
+                low.push_back(test::tensor_of(test::random_values(n, seed + 22, test::Domain::any), {n},
+                                              bfloat16, device));
+                p.low16 = raw(low.back());
+            }
+            for (int k = 0; k < 2; ++k)
+                if (kind.format[k] != StateFormat::wide) {
+                    const bool half = kind.format[k] == StateFormat::bf16;
+                    const auto bytes = half ? 2 * n : block8_count(n) * std::int64_t(sizeof(Block8));
+                    narrow.push_back(zeros({bytes}, {.dtype = uint8, .device = device}));
+                    p.state[k] = raw(narrow.back());
+                    p.format[k] = kind.format[k];
+                    p.state[2] = nullptr;  // AdamW's of amsgrad
+                }
             all.push_back(test::tensor_of({2, 0.5}, {2}, float32, device));
             p.step = static_cast<float*>(raw(all.back()));
             refs.push_back(p);
@@ -53,6 +69,18 @@ struct Model {
         norm = zeros({}, {.device = device});
         flags = zeros({3}, {.device = device});
         for (const Tensor& t : {state, scaler, norm, flags}) all.push_back(t);
+    }
+    // The numbers of which parameters and `low` are the halves.
+    std::vector<float> joined() const {
+        std::vector<float> result;
+        for (std::size_t i = 0; i < low.size(); ++i) {
+            const Tensor upper = params[i].to(cpu_device), lower = low[i].to(cpu_device);
+            for (std::int64_t j = 0; j < upper.numel(); ++j)
+                result.push_back(
+                    functors::number_of(functors::joined(static_cast<const std::uint16_t*>(raw(upper))[j],
+                                                         static_cast<const std::uint16_t*>(raw(lower))[j])));
+        }
+        return result;
     }
     StepState* step_state() const { return static_cast<StepState*>(raw(state)); }
     ScalerState* scaler_state() const { return static_cast<ScalerState*>(raw(scaler)); }
@@ -71,6 +99,13 @@ template <class Run> void check_same(const Kind& kind, Run run) {
                                                 : test::tolerance(plain.all[i].dtype());
             CHECK(test::difference(test::doubles(copied.all[i]), test::doubles(plain.all[i]), allowed) == "");
         }
+        const std::vector<float> a = copied.joined(), b = plain.joined();
+        const bool cpu = device.type() == DeviceType::cpu;
+        CHECK(test::difference(std::vector<double>(a.begin(), a.end()),
+                               std::vector<double>(b.begin(), b.end()),
+                               cpu ? test::Tolerance{0, 0} : test::tolerance(float32)) == "");
+        for (std::size_t i = 0; i < plain.narrow.size() && cpu; ++i)
+            CHECK((test::doubles(copied.narrow[i]) == test::doubles(plain.narrow[i])));
     }
 }
 
@@ -103,6 +138,19 @@ TEST_CASE("step on copies: statistics, then every optimizer's update", "[step]")
                 kernels.update(m.refs, groups, {.state = m.step_state(), .clip = true, .max_norm = 0.1},
                                &m.step_state()->found_inf, m.step_state());
             });
+}
+
+TEST_CASE("step on copies: state in less than 32 bits", "[step]") {
+    constexpr auto half = StateFormat::bf16, codes = StateFormat::signed_blocks,
+                   unsigned_codes = StateFormat::unsigned_blocks;
+    for (const Kind& kind : {Kind{float32, float32, false, false, {half, half}},
+                             Kind{float32, float16, true, false, {codes, half}},
+                             Kind{bfloat16, bfloat16, false, true, {codes, unsigned_codes}},
+                             Kind{bfloat16, float64, false, false, {codes, unsigned_codes}}})
+        check_same(kind, [](const StepKernels& kernels, Model& m) {
+            const std::vector<StepArgs> groups(2, functors::step_args(optim::AdamWOptions{.lr = 0.1}));
+            kernels.update(m.refs, groups, {}, nullptr, m.step_state());
+        });
 }
 
 TEST_CASE("step on copies: an overflow skips the update and backs off", "[step]") {
