@@ -9,6 +9,7 @@
 //    __threadfence(), read in the other, with the second fence in the thread that did the atomic
 //  - grid-stride loops: a kernel is right for every grid size
 //  - 16-bit types are storage: compute in float through to_float() and from_float<T>()
+//  - dtypes for storage only reach no kernel but those of copy.cu
 //  - wide accesses through Vec<T, N> of the same T
 #pragma once
 
@@ -120,6 +121,12 @@ template <class T> __device__ T from_float(float x) {
         return static_cast<T>(x);
 }
 
+// The low eight bits of x as int64: NaN gives 0, and numbers beyond int64 give its ends.
+template <class T> __device__ std::int8_t low_byte(T x) {
+    if (!(x > T(-0x1p63))) return 0;
+    return x < T(0x1p63) ? static_cast<std::int8_t>(static_cast<std::int64_t>(x)) : std::int8_t(-1);
+}
+
 // Any element type to any other, as the dtype conversion of tensors does it: to boolean means "is not zero".
 template <class To, class From> __device__ To convert(From x) {
     if constexpr (std::is_same_v<To, From>)
@@ -134,6 +141,8 @@ template <class To, class From> __device__ To convert(From x) {
         return from_float<To>(static_cast<float>(x));
     else if constexpr (std::is_same_v<To, bool>)
         return x != From(0);
+    else if constexpr (std::is_same_v<To, std::int8_t> && std::is_floating_point_v<From>)
+        return low_byte(x);
     else
         return static_cast<To>(x);
 }

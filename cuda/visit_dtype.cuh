@@ -8,7 +8,7 @@
 namespace mezzo::cuda {
 
 // Returns f(std::type_identity<T>()) for the C++ type of a dtype; it must be one of the subset.
-template <Dtypes subset = Dtypes::all, class F>
+template <Dtypes subset = Dtypes::computed, class F>
 __device__ decltype(auto) visit_on_device(Dtype dtype, const F& f) {
     switch (dtype) {
 #define MEZZO_DTYPE(name, T, ...)                                                       \
@@ -22,7 +22,7 @@ __device__ decltype(auto) visit_on_device(Dtype dtype, const F& f) {
 }
 
 // Element i of an array of any dtype of the subset, as C.
-template <class C, Dtypes subset = Dtypes::all>
+template <class C, Dtypes subset = Dtypes::computed>
 __device__ C load_as(const void* p, Dtype dtype, std::int64_t i) {
     return visit_on_device<subset>(
         dtype, [&]<class T>(std::type_identity<T>) { return convert<C>(static_cast<const T*>(p)[i]); });
@@ -30,7 +30,7 @@ __device__ C load_as(const void* p, Dtype dtype, std::int64_t i) {
 
 // Elements first, first + step, ... of the same, with one branch for all, so that their loads are in flight
 // together.
-template <class C, Dtypes subset = Dtypes::all, int n>
+template <class C, Dtypes subset = Dtypes::computed, int n>
 __device__ void load_many_as(const void* p, Dtype dtype, std::int64_t first, std::int64_t step, C (&out)[n]) {
     visit_on_device<subset>(dtype, [&]<class T>(std::type_identity<T>) {
         T values[n];
@@ -41,7 +41,7 @@ __device__ void load_many_as(const void* p, Dtype dtype, std::int64_t first, std
     });
 }
 
-template <class C, Dtypes subset = Dtypes::all>
+template <class C, Dtypes subset = Dtypes::computed>
 __device__ void store_as(void* p, Dtype dtype, std::int64_t i, C value) {
     visit_on_device<subset>(
         dtype, [&]<class T>(std::type_identity<T>) { static_cast<T*>(p)[i] = convert<T>(value); });

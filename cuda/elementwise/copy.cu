@@ -1,4 +1,5 @@
 // Copies, conversions and fills.
+#include "core/storage_codes.h"
 #include "cuda/elementwise/elementwise.cuh"
 #include "cuda/kernels.h"
 #include "kernels/copy.h"
@@ -45,8 +46,18 @@ bool flat_operands(const OperandLayout<2>& l) {
     return true;
 }
 
-void copy(const OperandLayout<2>& l) {
+// From or to a dtype for storage only.
+void convert_codes(const OperandLayout<2>& l) {
+    const Dtype from = l.dtype[1];
+    if (from == float64) return map_general<double, Dtypes::all>(l, Identity{});
+    if (has_exponent(from)) return map_general<float, Dtypes::all>(l, Identity{});
+    map_general<std::int64_t, Dtypes::all>(l, Identity{});
+}
+
+void copy(OperandLayout<2> l) {
     if (l.numel == 0) return;
+    if (l.dtype[0] == l.dtype[1] && is_storage_only(l.dtype[0])) l.dtype[0] = l.dtype[1] = uint8;
+    if (is_storage_only(l.dtype[0]) || is_storage_only(l.dtype[1])) return convert_codes(l);
     if (flat_operands(l)) {
         if (l.dtype[0] == l.dtype[1])
             return copy_on_device(l.data[0], l.data[1],
@@ -81,12 +92,17 @@ void cast(In in, const kernels::Cast&, Out out) { copy(make_layout<2>({out[0], i
 void copy_into(In in, const kernels::CopyInto&, Out out) { copy(make_layout<2>({out[0], in[0]})); }
 
 void fill(In, const kernels::Fill& at, Out out) {
-    const OperandLayout<1> l = make_layout<1>({out[0]});
+    OperandLayout<1> l = make_layout<1>({out[0]});
     const bool flat = l.dims == 0 || (l.dims == 1 && l.strides[0][0] == 1);
     const double real = at.value.to<double>();
     const bool positive_zero = real == 0 && 1 / real > 0;
     if (flat && positive_zero && l.numel > 0)
         return fill_zero(l.data[0], static_cast<std::size_t>(l.numel) * size_of(l.dtype[0]));
+    if (is_storage_only(l.dtype[0])) {
+        const std::int64_t code = code_of(at.value, l.dtype[0]);
+        l.dtype[0] = uint8;
+        return map_general<std::int64_t>(l, Constant<std::int64_t>{code});
+    }
     switch (compute_kind({out[0].dtype()})) {
         case ComputeKind::float64:
             return map_general<double>(l, Constant<double>{real});

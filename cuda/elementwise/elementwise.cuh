@@ -73,24 +73,25 @@ __device__ void locate(const OperandLayout<N>& l, std::int64_t i, std::int64_t (
         split_index<std::int64_t>(l, i, offset);
 }
 
-template <class C, int N, class F, int... K>
+template <class C, Dtypes subset, int N, class F, int... K>
 __device__ auto apply(const OperandLayout<N>& l, const std::int64_t (&offset)[N], const F& f,
                       std::integer_sequence<int, K...>) {
-    return f(load_as<C>(l.data[K + 1], l.dtype[K + 1], offset[K + 1])...);
+    return f(load_as<C, subset>(l.data[K + 1], l.dtype[K + 1], offset[K + 1])...);
 }
 
-// out = f(inputs...) in compute type C, for any strides and dtypes.
-template <class C, int N, class F> __global__ void map_kernel(OperandLayout<N> l, F f) {
+// out = f(inputs...) in compute type C, for any strides and dtypes of the subset.
+template <class C, Dtypes subset, int N, class F> __global__ void map_kernel(OperandLayout<N> l, F f) {
     for (std::int64_t i = first_item(); i < l.numel; i += item_step()) {
         std::int64_t offset[N];
         locate(l, i, offset);
-        store_as(l.data[0], l.dtype[0], offset[0],
-                 apply<C>(l, offset, f, std::make_integer_sequence<int, N - 1>()));
+        store_as<C, subset>(l.data[0], l.dtype[0], offset[0],
+                            apply<C, subset>(l, offset, f, std::make_integer_sequence<int, N - 1>()));
     }
 }
 
-template <class C, int N, class F> void map_general(const OperandLayout<N>& l, const F& f) {
-    launch(map_kernel<C, N, F>, grid_for(l.numel, elementwise_block), elementwise_block, 0, l, f);
+template <class C, Dtypes subset = Dtypes::computed, int N, class F>
+void map_general(const OperandLayout<N>& l, const F& f) {
+    launch(map_kernel<C, subset, N, F>, grid_for(l.numel, elementwise_block), elementwise_block, 0, l, f);
 }
 
 // The operands of the fast path: contiguous and of one dtype, or a single element (step 0).

@@ -116,7 +116,8 @@ public:
     // All elements in row-major order, converted to T as by item(). Waits for the device.
     template <detail::HostNumber T> [[nodiscard]] std::vector<T> to_vector() const;
 
-    // Copies and conversions. Differentiable. All but clone() return *this if there is nothing to do.
+    // Copies and conversions. Differentiable. All but clone() return *this if there is nothing to do. int8
+    // and float8 are for storage: copies, views, cat() and files take them, other ops need a conversion.
     [[nodiscard]] Tensor to(Dtype dtype) const;
     // Copy on a device. Throws Error(device) for a device that does not exist.
     [[nodiscard]] Tensor to(Device device) const;

@@ -8,6 +8,7 @@
 #include "autograd/report.h"
 #include "core/free_list.h"
 #include "core/grad_meta.h"
+#include "core/storage_codes.h"
 #include "core/thread_state.h"
 #include "mezzo/ops.h"
 
@@ -15,10 +16,12 @@ namespace mezzo {
 
 namespace {
 
+// The device of all inputs. Throws Error(dtype) if the op computes and an input's dtype is for storage only.
 Device common_device(const OpTraits& traits, const Tensors& values) {
     const Tensor* first = nullptr;
     for (const Tensor& x : values) {
         if (!x.defined()) continue;
+        if (!traits.any_dtype) check_computes(traits.name, x.dtype());
         if (!first) first = &x;
         check(x.device() == first->device(), ErrorKind::device, traits.name, ": inputs are on ",
               first->device(), " and ", x.device(), "; move one with to()");
@@ -223,6 +226,7 @@ bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& a
     CastWork work;
     if (autocast) work = autocast_inputs(traits, values, requested);
     const Device device = common_device(traits, values);
+    if (requested && !traits.any_dtype) check_computes(traits.name, *requested);
     AnyKernel* const kernel = op.kernel(device.type());
     if (op.has_decomposition() && (!kernel || thread_state.prefer_decomposition)) {
         if (autocast && !values.empty())

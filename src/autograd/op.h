@@ -54,6 +54,7 @@ struct OpTraits {
     bool strided = false;           // kernels accept any strides; otherwise inputs are made contiguous first
     bool mixed = false;  // kernels accept inputs of different dtypes; otherwise floating inputs must agree
     bool differentiable = true;
+    bool any_dtype = false;  // takes dtypes for storage only; Op sets it as the attributes say
     // Kernels can write the first result a second time, in 16 bit, as one more result after the others: the
     // copy that the next matrix product reads under autocast (GradMeta::copy16).
     bool writes_copy16 = false;
@@ -208,6 +209,7 @@ public:
 private:
     static OpTraits named(OpTraits traits) {
         if (traits.name == nullptr) traits.name = A::name;
+        traits.any_dtype = takes_any_dtype<A>;
         return traits;
     }
     void set_vjp(Tensors (*function)(const Node&, const A&, const Tensors&)) {

@@ -1,5 +1,6 @@
 #include "mezzo/dtype.h"
 
+#include "core/storage_codes.h"
 #include "mezzo/error.h"
 
 namespace mezzo {
@@ -19,6 +20,9 @@ void detail::unknown_dtype(int number) {
 
 Dtype promote(Dtype a, Dtype b) {
     const DtypeKind kind_a = dtype_info(a).kind, kind_b = dtype_info(b).kind;
+    if (a == b) return a;
+    check_computes("promote", a);
+    check_computes("promote", b);
     if (kind_a != kind_b) return kind_a > kind_b ? a : b;
     if (holds(a, b)) return a;
     if (holds(b, a)) return b;

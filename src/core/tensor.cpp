@@ -5,6 +5,7 @@
 #include "core/free_list.h"
 #include "core/grad_meta.h"
 #include "core/step_recorder.h"
+#include "core/storage_codes.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {
@@ -151,6 +152,7 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
     if (value == requires_grad()) return *this;
     check(is_leaf(), ErrorKind::state,
           "set_requires_grad: the tensor is the result of a recorded op; use detach()");
+    if (value) check_computes("set_requires_grad", dtype());
     check(!value || is_floating(dtype()), ErrorKind::dtype, "set_requires_grad: ", dtype(),
           " has no gradient; only floating dtypes do");
     impl_->grads().requires_grad = value;

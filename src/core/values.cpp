@@ -7,6 +7,7 @@
 #include "core/backend.h"
 #include "core/staging.h"
 #include "core/step_recorder.h"
+#include "core/storage_codes.h"
 
 namespace mezzo {
 
@@ -45,6 +46,39 @@ template <class To, class From>
     std::transform(from, from + count, to, [](From value) { return convert_value<To>(value); });
 }
 
+template <class T> constexpr bool is_code() {
+    if constexpr (detail::Element<T>)
+        return is_storage_only(dtype_of<T>());
+    else
+        return false;
+}
+
+// The elements whose codes begin at `codes`. Those of T's own dtype keep their bits.
+template <class T> void decode(Dtype dtype, const std::uint8_t* codes, std::vector<T>& result) {
+    if constexpr (is_code<T>())
+        if (dtype == dtype_of<T>()) {
+            if (!result.empty()) std::memcpy(result.data(), codes, result.size());
+            return;
+        }
+    const float* const value = values_of_codes(dtype);
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = convert_value<T>(value[codes[i]]);
+}
+
+// The elements as elements of another dtype. Codes are converted to float32 first.
+template <class T> std::vector<std::byte> converted(std::span<const T> values, Dtype dtype) {
+    if constexpr (is_code<T>()) {
+        std::vector<float> wide(values.size());
+        decode(dtype_of<T>(), reinterpret_cast<const std::uint8_t*>(values.data()), wide);
+        return converted(std::span<const float>(wide), dtype);
+    } else {
+        std::vector<std::byte> result(values.size() * size_of(dtype));
+        visit_dtype<Dtypes::all>(dtype, [&]<class To>(std::type_identity<To>) {
+            convert_all(values.data(), std::int64_t(values.size()), reinterpret_cast<To*>(result.data()));
+        });
+        return result;
+    }
+}
+
 }  // namespace
 
 const void* HostValues::in_order() {
@@ -64,6 +98,12 @@ template <detail::HostNumber T> T Tensor::item() const {
     check(numel() == 1, ErrorKind::shape, "item: needs one element, got shape ", shape(),
           "; use to_vector() or index first");
     const HostValues values(*this, "item");
+    if (is_storage_only(dtype())) {
+        const auto code = values.get<std::uint8_t>(0);
+        std::vector<T> one(1);
+        decode(dtype(), &code, one);
+        return one[0];
+    }
     return visit_dtype(
         dtype(), [&](auto type) { return convert_value<T>(values.get<typename decltype(type)::type>(0)); });
 }
@@ -72,6 +112,10 @@ template <detail::HostNumber T> std::vector<T> Tensor::to_vector() const {
     std::vector<T> result = room_for<T>(*this);
     HostValues values(*this);
     const void* const all = values.in_order();
+    if (is_storage_only(dtype())) {
+        decode(dtype(), static_cast<const std::uint8_t*>(all), result);
+        return result;
+    }
     visit_dtype(dtype(), [&](auto type) {
         const auto* const from = static_cast<const typename decltype(type)::type*>(all);
         if constexpr (std::is_same_v<T, bool>)  // a vector of bits
@@ -91,14 +135,10 @@ Tensor Tensor::from(std::span<const T> values, const Shape& shape, TensorOptions
     if (result.numel() != 0) {
         refuse_in_capture("from", options.device, "take values from the host; pass them as an input");
         const void* first = values.data();
-        std::vector<std::byte> converted;
+        std::vector<std::byte> other;
         if (options.dtype != dtype_of<T>()) {
-            converted.resize(values.size() * size_of(options.dtype));
-            first = converted.data();
-            visit_dtype(options.dtype, [&](auto type) {
-                using To = typename decltype(type)::type;
-                convert_all(values.data(), result.numel(), reinterpret_cast<To*>(converted.data()));
-            });
+            other = converted(values, options.dtype);
+            first = other.data();
         }
         copy_from_host(options.device, raw(result), first, values.size() * size_of(options.dtype));
     }
@@ -144,7 +184,6 @@ MEZZO_INSTANTIATE(unsigned)
 MEZZO_INSTANTIATE(short)
 MEZZO_INSTANTIATE(unsigned short)
 MEZZO_INSTANTIATE(char)
-MEZZO_INSTANTIATE(signed char)
 #undef MEZZO_INSTANTIATE
 
 namespace {
@@ -173,7 +212,7 @@ template <class T> bool all_close_as(const Tensor& a, const Tensor& b, double rt
 bool all_close(const Tensor& a, const Tensor& b, double rtol, double atol) {
     check(a.shape() == b.shape(), ErrorKind::shape, "all_close: shapes ", a.shape(), " and ", b.shape(),
           " differ");
-    const bool integral = !is_floating(a.dtype()) && !is_floating(b.dtype());
+    const bool integral = !has_exponent(a.dtype()) && !has_exponent(b.dtype());
     return integral ? all_close_as<std::int64_t>(a, b, rtol, atol) : all_close_as<double>(a, b, rtol, atol);
 }
 

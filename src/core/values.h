@@ -7,21 +7,27 @@
 #include <limits>
 #include <vector>
 
+#include "core/round_to_odd.h"
 #include "core/tensor_impl.h"
 #include "core/visit_dtype.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
 
-// One element as another type. Real to integral drops the fraction; values out of range saturate and NaN
-// gives 0, where C++ leaves the result undefined.
+// One element as another type. To storage types it rounds once. Real to integral drops the fraction; values
+// out of range saturate and NaN gives 0, where C++ leaves the result undefined.
 template <class To, class From> To convert_value(From value) {
     if constexpr (std::is_same_v<To, From>) {
         return value;
     } else if constexpr (is_storage_type<From>) {
         return convert_value<To>(static_cast<float>(value));
     } else if constexpr (is_storage_type<To>) {
-        return To(static_cast<float>(value));
+        if constexpr (std::is_integral_v<From> && sizeof(From) > 2)
+            return To(round_to_odd(static_cast<std::int64_t>(value)));
+        else if constexpr (std::is_same_v<From, double>)
+            return To(round_to_odd(value));
+        else
+            return To(static_cast<float>(value));
     } else if constexpr (std::is_same_v<To, bool>) {
         return value != From(0);
     } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {

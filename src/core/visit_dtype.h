@@ -9,16 +9,19 @@
 
 namespace mezzo {
 
-// The set of dtypes that a kernel is compiled for.
-enum class Dtypes : std::uint8_t { all, floating, up_to_32bit };  // up_to_32bit: floating without float64
+// The set of dtypes that code is compiled for. computed: all but those for storage only; up_to_32bit:
+// floating without float64.
+enum class Dtypes : std::uint8_t { all, computed, storage, floating, up_to_32bit };
 
-template <Dtypes subset, Dtype dtype>
-inline constexpr bool contains = subset == Dtypes::all ||
-                                 (is_floating(dtype) && (subset == Dtypes::floating || dtype != float64));
+template <Dtypes subset, Dtype dtype> inline constexpr bool contains =
+    subset == Dtypes::all        ? true
+    : subset == Dtypes::computed ? !is_storage_only(dtype)
+    : subset == Dtypes::storage  ? is_storage_only(dtype)
+                                 : is_floating(dtype) && (subset == Dtypes::floating || dtype != float64);
 
 // Returns f(std::type_identity<T>()) for the C++ type of a dtype of the subset. Throws Error(dtype) for any
 // other.
-template <Dtypes subset = Dtypes::all, class F> decltype(auto) visit_dtype(Dtype dtype, F&& f) {
+template <Dtypes subset = Dtypes::computed, class F> decltype(auto) visit_dtype(Dtype dtype, F&& f) {
     switch (dtype) {
 #define MEZZO_DTYPE(name, T, ...)                                                       \
     case Dtype::name:                                                                   \

@@ -12,6 +12,7 @@
 #include "core/enumerators.h"
 #include "core/fnv1a.h"
 #include "core/step_recorder.h"
+#include "core/storage_codes.h"
 #include "core/tensor_impl.h"
 #include "distributed/call_record.h"
 #include "distributed/group_impl.h"
@@ -121,6 +122,7 @@ Device Group::device() const {
 void Group::all_reduce_(const Tensor& x, ReduceOp op) const {
     check_target("all_reduce_", x);
     check_enumerator("all_reduce_", "op", op, ReduceOp::max);
+    check_computes("all_reduce_", x.dtype());
     check(op != ReduceOp::mean || is_floating(x.dtype()), ErrorKind::dtype, "all_reduce_: no mean of ",
           x.dtype(), "; convert it to float32, or use mean()");
     check(op != ReduceOp::sum || x.dtype() != boolean, ErrorKind::dtype,
@@ -170,6 +172,7 @@ void Group::broadcast_(const Tensor& x, int root) const {
 
 Tensor Group::mean(const Tensor& x) const {
     check(x.defined(), ErrorKind::value, "mean: the tensor is undefined");
+    check_computes("mean", x.dtype());
     const NoGrad no_grad;
     const Dtype dtype = is_floating(x.dtype()) ? x.dtype() : float32;
     const Tensor values = sendable(impl(), "mean", x, is_16bit(dtype) ? float32 : dtype);

@@ -12,7 +12,7 @@ namespace mezzo::io {
 
 Elements elements_of(const Tensor& tensor) {
     if (tensor.numel() == 0) return {};
-    const void* const data = visit_dtype(
+    const void* const data = visit_dtype<Dtypes::all>(
         tensor.dtype(), [&]<class T>(std::type_identity<T>) -> const void* { return tensor.data<T>(); });
     // Only readers of files write through this pointer, to tensors that nothing else refers to yet.
     return {const_cast<void*>(data), std::size_t(tensor.numel()) * size_of(tensor.dtype())};
@@ -38,9 +38,7 @@ void widen_integers(const std::string& where, const std::vector<char>& from, boo
                     const Tensor& to) {
     const auto count = std::size_t(to.numel());
     if (count == 0) return;
-    if (bytes == 1)
-        widen<std::int8_t>(where, from, to.mutable_data<std::int32_t>(), count);
-    else if (bytes == 2 && is_signed)
+    if (bytes == 2 && is_signed)
         widen<std::int16_t>(where, from, to.mutable_data<std::int32_t>(), count);
     else if (bytes == 2)
         widen<std::uint16_t>(where, from, to.mutable_data<std::int32_t>(), count);

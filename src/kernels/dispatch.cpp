@@ -4,6 +4,7 @@
 
 #include "core/backend.h"
 #include "core/step_recorder.h"
+#include "core/storage_codes.h"
 #include "core/tensor_impl.h"
 #include "kernels/registry.h"
 #include "mezzo/error.h"
@@ -54,6 +55,11 @@ AnyKernel* KernelCache::look_up(DeviceType type) const {
     if (kernel == nullptr) kernel = missing;
     found_[int(type)].store(kernel, std::memory_order_relaxed);
     return kernel;
+}
+
+void check_all_compute(const char* op, In tensors) {
+    for (const Tensor& x : tensors)
+        if (x.defined()) check_computes(op, x.dtype());
 }
 
 void run_on_cpu(const char* op, const KernelCache& kernels, In in, const void* at, Out out) {

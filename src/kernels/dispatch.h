@@ -32,6 +32,9 @@ private:
     mutable std::atomic<AnyKernel*> found_[device_type_count] = {};  // null: not looked up; or `missing`
 };
 
+// Throws Error(dtype), in the name of `op`, if one of the tensors has a dtype for storage only.
+MEZZO_INTERNAL void check_all_compute(const char* op, In tensors);
+
 // Runs the CPU's kernel on copies of the tensors in host memory, and copies the results back. Throws
 // Error(backend), in the name of `op`, if the CPU has no kernel either.
 MEZZO_INTERNAL void run_on_cpu(const char* op, const KernelCache& kernels, In in, const void* at, Out out);
@@ -42,8 +45,13 @@ template <class A> class MEZZO_HIDDEN KernelOf {
 public:
     constexpr explicit KernelOf(const char* op = A::name) : op_(op), kernels_(kernel_id<A>) {}
 
-    // Runs it on the device of `out`, without autocast and without recording.
+    // Runs it on the device of `out`, without autocast and without recording. Throws Error(dtype) if it
+    // computes and a tensor's dtype is for storage only.
     void operator()(In in, const A& at, Out out) const {
+        if constexpr (!takes_any_dtype<A>) {
+            check_all_compute(op_, in);
+            check_all_compute(op_, out);
+        }
         if (AnyKernel* kernel = kernels_.on(out[0].device().type()))
             kernel(in, &at, out);
         else

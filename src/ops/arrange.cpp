@@ -65,7 +65,7 @@ void check_count(const char* op, std::int64_t count) {
 }
 
 int dim_to_part(const char* op, const Tensor& x, std::int64_t dim) {
-    check_defined(op, x);
+    check_defined(op, x, any_dtype);
     check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim tensor has no dimension to part");
     return wrap_dim(op, dim, x.dim());
 }
@@ -110,13 +110,13 @@ Tensor flip(const Tensor& x, const Axes& dims) {
 
 Tensor roll(const Tensor& x, std::int64_t shift) {
     const CompositeOp here("roll");
-    check_defined("roll", x);
+    check_defined("roll", x, any_dtype);
     return roll(x.reshape({x.numel()}), {shift}, {0}).reshape(x.shape());
 }
 
 Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes& dims) {
     const CompositeOp here("roll");
-    check_defined("roll", x);
+    check_defined("roll", x, any_dtype);
     check(std::int64_t(shifts.size()) == dims.size(), ErrorKind::value, "roll: ", shifts.size(),
           " shifts for ", dims.size(), " dimensions");
     Tensor y = x;
@@ -131,7 +131,7 @@ Tensor roll(const Tensor& x, const std::vector<std::int64_t>& shifts, const Axes
 
 Tensor repeat(const Tensor& x, const Shape& counts) {
     const CompositeOp here("repeat");
-    check_defined("repeat", x);
+    check_defined("repeat", x, any_dtype);
     const int added = counts.size() - x.dim();
     check(added >= 0, ErrorKind::shape, "repeat: ", counts, " has fewer numbers than ", x.shape(),
           " has dimensions");
@@ -205,7 +205,7 @@ Tensors meshgrid(const Tensors& tensors, MeshgridOptions options) {
     check_enumerator("meshgrid", "indexing", options.indexing, MeshIndexing::xy);
     Shape shape;
     for (const Tensor& x : tensors) {
-        check_defined("meshgrid", x);
+        check_defined("meshgrid", x, any_dtype);
         check(x.dim() <= 1, ErrorKind::shape, "meshgrid: ", x.shape(), " is not a vector");
         check(x.dtype() == tensors[0].dtype(), ErrorKind::dtype, "meshgrid: tensors are ", tensors[0].dtype(),
               " and ", x.dtype(), "; convert one with to()");
@@ -224,6 +224,7 @@ Tensors meshgrid(const Tensors& tensors, MeshgridOptions options) {
 
 Tensor diff(const Tensor& x, std::int64_t n, std::int64_t dim, const DiffOptions& options) {
     const CompositeOp here("diff");
+    check_defined("diff", x);
     const int d = dim_to_part("diff", x, dim);
     check(n >= 0, ErrorKind::value, "diff: n is ", n, "; it must not be negative");
     if (n == 0) return x.clone();

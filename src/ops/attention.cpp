@@ -217,6 +217,7 @@ void check_attention_options(const char* op, const Shape& scores, const Attentio
     if (!options.mask.defined()) return;
     check(broadcasts(options.mask.shape(), scores), ErrorKind::shape, op, ": mask ", options.mask.shape(),
           " does not broadcast to [batch, heads, query, key] = ", scores);
+    check_computes(op, options.mask.dtype());
     check(options.mask.dtype() == boolean || is_floating(options.mask.dtype()), ErrorKind::dtype, op,
           ": mask is ", options.mask.dtype(), "; it must be boolean (true: look) or floating (added)");
 }

@@ -56,7 +56,7 @@ void check_present(Device device) {
 
 Tensor cast(const Tensor& x, Dtype dtype) {
     check_dtype("to", dtype);
-    check_defined("cast", x);
+    check_defined("cast", x, any_dtype);
     if (x.dtype() == dtype) return x;
     Tensor y = call(cast_op, {x}, {}, x.shape(), dtype);
     y->from_cast = dtype == float32 && is_16bit(x.dtype());
@@ -66,7 +66,7 @@ Tensor cast(const Tensor& x, Dtype dtype) {
 Tensor Tensor::to(Dtype dtype) const { return cast(*this, dtype); }
 
 Tensor Tensor::to(Device target) const {
-    check_defined("to", *this);
+    check_defined("to", *this, any_dtype);
     if (target == device()) return *this;
     check_present(target);
     const Tensor x = [&] {
@@ -80,19 +80,19 @@ Tensor Tensor::to(Device target) const {
 }
 
 Tensor Tensor::clone() const {
-    check_defined("clone", *this);
+    check_defined("clone", *this, any_dtype);
     Tensor y = copied(*this);
     y->from_cast = (*this)->from_cast;
     return y;
 }
 
 Tensor Tensor::contiguous() const {
-    check_defined("contiguous", *this);
+    check_defined("contiguous", *this, any_dtype);
     return is_contiguous() ? *this : clone();
 }
 
 Tensor Tensor::detach() const {
-    check_defined("detach", *this);
+    check_defined("detach", *this, any_dtype);
     return alias(*this);
 }
 

@@ -6,8 +6,9 @@
 
 namespace mezzo {
 
-void check_defined(const char* op, const Tensor& x) {
+void check_defined(const char* op, const Tensor& x, bool takes_any_dtype) {
     check(x.defined(), ErrorKind::value, op, ": an input is undefined");
+    if (!takes_any_dtype) check_computes(op, x.dtype());
 }
 
 void check_floating(const char* op, const Tensor& x, const char* what) {
@@ -18,7 +19,7 @@ void check_floating(const char* op, const Tensor& x, const char* what) {
 
 void check_value(const char* op, const char* what, Scalar value, Dtype dtype) {
     const DtypeInfo& info = dtype_info(dtype);
-    if (info.kind != DtypeKind::integral) return;
+    if (dtype == boolean || has_exponent(dtype)) return;
     const std::int64_t most =
         dtype == int64 ? std::numeric_limits<std::int64_t>::max() : std::int64_t(info.max);
     const std::int64_t least = dtype == uint8 ? 0 : -most - 1;

@@ -2,12 +2,16 @@
 #pragma once
 
 #include "autograd/op.h"
+#include "core/storage_codes.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {
 
-void check_defined(const char* op, const Tensor& x);
+// For functions that move or convert elements and compute nothing.
+inline constexpr bool any_dtype = true;
+// Throws Error(value) if x is undefined, and Error(dtype) if its dtype is for storage only, unless any_dtype.
+void check_defined(const char* op, const Tensor& x, bool takes_any_dtype = false);
 // `what` is the operand's name in the error.
 void check_floating(const char* op, const Tensor& x, const char* what = "input");
 // Throws Error(value) if an integral dtype cannot hold `value` without its fraction. `what` is its name in

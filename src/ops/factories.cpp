@@ -47,6 +47,7 @@ template <class A> Tensor make_random(const KernelOf<A>& kernel, std::type_ident
 }
 
 void check_floating(const char* op, Dtype dtype) {
+    check_computes(op, dtype);
     check(is_floating(dtype), ErrorKind::dtype, op, ": needs a floating dtype, got ", dtype,
           "; use randint for integers");
 }
@@ -54,6 +55,7 @@ void check_floating(const char* op, Dtype dtype) {
 // Throws unless the dtype holds the bounds: integers beyond its range would become others, or infinity.
 void check_holds(const char* op, Dtype dtype, std::int64_t low, std::int64_t high) {
     check_dtype(op, dtype);
+    check_computes(op, dtype);
     const DtypeInfo& info = dtype_info(dtype);
     const double least = dtype == uint8 || dtype == boolean ? 0 : -info.max - 1;
     check(double(low) >= least && double(high) <= info.max, ErrorKind::value, op, ": ", dtype,
@@ -86,6 +88,8 @@ Tensor randint_like(const Tensor& x, std::int64_t low, std::int64_t high) {
 
 Tensor arange(std::int64_t end, TensorOptions options) {
     check(end >= 0, ErrorKind::value, "arange: end is ", end, "; it must not be negative");
+    check_dtype("arange", options.dtype);
+    check_computes("arange", options.dtype);
     check(options.dtype != boolean, ErrorKind::dtype, "arange: boolean cannot count");
     return make(arange_kernel, {}, {end}, options);
 }

@@ -143,7 +143,7 @@ Shape replaced(const Shape& x, int dim, const Shape& shape) {
 }
 
 Tensor indexed(const Tensor& x, Entries entries) {
-    check_defined("index", x);
+    check_defined("index", x, any_dtype);
     Selection s = select(x, entries);
     if (s.lookups.empty()) return s.view;
     const CompositeOp here("index");

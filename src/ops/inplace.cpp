@@ -26,7 +26,7 @@ const KernelOf<kernels::RandomUniform> uniform_kernel{"uniform_"};
 const KernelOf<kernels::RandomNormal> normal_kernel{"normal_"};
 
 void check_writable(const char* op, const Tensor& x) {
-    check_defined(op, x);
+    check_defined(op, x, any_dtype);
     check(!(grad_enabled() && tracked(x)), ErrorKind::state, op,
           ": the tensor takes part in recorded history, and in-place writes are not differentiable; open a "
           "NoGrad scope or use "
@@ -38,7 +38,7 @@ void check_writable(const char* op, const Tensor& x) {
 }
 
 void check_source(const char* op, const Tensor& x, const Tensor& source) {
-    check_defined(op, source);
+    check_defined(op, source, any_dtype);
     check(!(grad_enabled() && tracked(source)), ErrorKind::state, op,
           ": the source has recorded history that the write would lose; detach() it or open a NoGrad scope");
     check(broadcast_shapes(op, x.shape(), source.shape()) == x.shape(), ErrorKind::shape, op, ": ",
@@ -48,6 +48,8 @@ void check_source(const char* op, const Tensor& x, const Tensor& source) {
 // The other operand of arithmetic must be on x's device, and x's dtype must be able to hold the result.
 void check_operand(const char* op, const Tensor& x, const Tensor& other) {
     check_source(op, x, other);
+    check_computes(op, x.dtype());
+    check_computes(op, other.dtype());
     check(x.device() == other.device(), ErrorKind::device, op, ": tensors are on ", x.device(), " and ",
           other.device(), "; move one with to()");
     check(is_floating(x.dtype()) || !is_floating(other.dtype()), ErrorKind::dtype, op, ": a ", other.dtype(),
@@ -174,6 +176,7 @@ const Tensor& Tensor::mul_(const Tensor& other) const {
 
 const Tensor& Tensor::mul_(Scalar value) const {
     check_writable("mul_", *this);
+    check_computes("mul_", dtype());
     check(dtype() != boolean, ErrorKind::dtype, "mul_: no arithmetic on boolean");
     check_factor("mul_", *this, value);
     write_result(*this, [&](const Tensor& out) { multiply(*this, value, out); });

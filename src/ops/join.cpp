@@ -40,11 +40,15 @@ Shape joined_shape(const Tensors& tensors, int dim) {
 
 Tensor cat(const Tensors& tensors, std::int64_t dim) {
     check(!tensors.empty(), ErrorKind::value, "cat: the list of tensors is empty");
-    for (const Tensor& x : tensors) check_defined("cat", x);
+    for (const Tensor& x : tensors) check_defined("cat", x, any_dtype);
     Dtype dtype = tensors[0].dtype();
     bool vectors = true;
     for (const Tensor& x : tensors) {
-        dtype = promote(dtype, x.dtype());
+        if (x.dtype() != dtype) {
+            check_computes("cat", dtype);
+            check_computes("cat", x.dtype());
+            dtype = promote(dtype, x.dtype());
+        }
         vectors = vectors && x.dim() == 1;
     }
     Tensors same;
@@ -63,7 +67,7 @@ Tensor stack(const Tensors& tensors, std::int64_t dim) {
     Tensors raised;
     raised.reserve(tensors.size());
     for (const Tensor& x : tensors) {
-        check_defined("stack", x);
+        check_defined("stack", x, any_dtype);
         check_same_shape("stack", tensors[0], x);
         raised.push_back(x.unsqueeze(wrap_dim("stack", dim, x.dim() + 1)));
     }

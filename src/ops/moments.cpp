@@ -105,6 +105,7 @@ const Op<kernels::ArgMin> argmin_op{
 Tensor prod(const Tensor& given, const Axes& axes, ReduceOptions options) {
     check_defined("prod", given);
     const bool asked = options.explicit_dtype;
+    if (asked) check_computes("prod", options.dtype);
     const Tensor x = asked ? cast(given, options.dtype) : given;
     std::optional<Dtype> dtype;
     if (asked) dtype = options.dtype;

@@ -173,9 +173,10 @@ Tensor isclose(const Tensor& given_a, const Tensor& given_b, IsCloseOptions opti
 
 bool equal(const Tensor& a, const Tensor& b) {
     const CompositeOp here("equal");
-    check_defined("equal", a);
-    check_defined("equal", b);
-    return a.shape() == b.shape() && all(eq(a, b)).item<bool>();
+    check_defined("equal", a, any_dtype);
+    check_defined("equal", b, any_dtype);
+    const auto comparable = [](const Tensor& x) { return is_storage_only(x.dtype()) ? cast(x, float32) : x; };
+    return a.shape() == b.shape() && all(eq(comparable(a), comparable(b))).item<bool>();
 }
 
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {

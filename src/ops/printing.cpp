@@ -28,7 +28,7 @@ public:
         choose_form();
         visit(0, 0, [this](std::int64_t offset) {
             // Zeros and numbers that are not finite do not widen the columns of floating numbers.
-            if (is_floating(x_.dtype()) && (!std::isfinite(real(offset)) || real(offset) == 0)) return;
+            if (has_exponent(x_.dtype()) && (!std::isfinite(real(offset)) || real(offset) == 0)) return;
             width_ = std::max(width_, text_of(offset).size());
         });
     }
@@ -37,13 +37,13 @@ public:
 
 private:
     double real(std::int64_t offset) const {
-        return visit_dtype(x_.dtype(), [&](auto type) {
+        return visit_dtype<Dtypes::all>(x_.dtype(), [&](auto type) {
             return convert_value<double>(values_.get<typename decltype(type)::type>(offset));
         });
     }
 
     std::int64_t integer(std::int64_t offset) const {
-        return visit_dtype(x_.dtype(), [&](auto type) {
+        return visit_dtype<Dtypes::all>(x_.dtype(), [&](auto type) {
             return convert_value<std::int64_t>(values_.get<typename decltype(type)::type>(offset));
         });
     }
@@ -63,7 +63,7 @@ private:
 
     // Scientific where some value is huge or tiny, or the largest is over 1000 times the smallest.
     void choose_form() {
-        if (!is_floating(x_.dtype())) {
+        if (!has_exponent(x_.dtype())) {
             form_ = x_.dtype() == boolean ? Form::flag : Form::integer;
             return;
         }

@@ -151,6 +151,7 @@ Tensor extremum(const Op<A>& op, const Tensor& x, const Axes& axes, const Reduce
     for (std::int64_t axis : all)
         check(x.size(axis) > 0, ErrorKind::shape, name, ": dimension ", axis, " of ", x.shape(),
               " is empty, and the ", name, " of nothing is undefined");
+    if (options.explicit_dtype) check_computes(name, options.dtype);
     if (options.explicit_dtype)
         return cast(extremum(op, x, axes, {.keepdim = options.keepdim}), options.dtype);
     return reduce(op, x, axes, options);
@@ -160,6 +161,7 @@ Tensor extremum(const Op<A>& op, const Tensor& x, const Axes& axes, const Reduce
 
 Tensor sum(const Tensor& x, const Axes& axes, ReduceOptions options) {
     check_defined("sum", x);
+    if (options.explicit_dtype) check_computes("sum", options.dtype);
     if (is_floating(x.dtype())) return reduce(sum_op, x, axes, options);
     if (options.explicit_dtype && is_floating(options.dtype))
         return sum(cast(x, options.dtype), axes, options);

@@ -119,6 +119,7 @@ Sorted extremes(const char* op, const Tensor& x, std::int64_t dim, bool largest)
 template <class A, class F> Tensor along(const char* name, const Tensor& given, std::int64_t dim,
                                          std::optional<Dtype> dtype, const F& f) {
     check_defined(name, given);
+    if (dtype) check_computes(name, *dtype);
     const int d = wrap_dim(name, dim, given.dim());
     // The kernels read a narrower floating x themselves, but products' gradients need the converted one.
     const bool as_it_is = std::is_same_v<A, kernels::CumSum> && dtype && is_floating(given.dtype()) &&

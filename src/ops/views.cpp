@@ -139,7 +139,7 @@ Tensor as_shape(const Tensor& x, const Shape& shape, const Strides& strides) {
 }  // namespace
 
 Tensor Tensor::reshape(const Shape& wanted) const {
-    check_defined("reshape", *this);
+    check_defined("reshape", *this, any_dtype);
     const Shape target = complete_shape(wanted, *this);
     if (target == shape()) return *this;
     if (const auto strides = view_strides(*this, target)) return as_shape(*this, target, *strides);
@@ -147,7 +147,7 @@ Tensor Tensor::reshape(const Shape& wanted) const {
 }
 
 Tensor Tensor::permute(const Axes& axes) const {
-    check_defined("permute", *this);
+    check_defined("permute", *this, any_dtype);
     check(axes.size() == dim(), ErrorKind::shape, "permute: ", axes, " does not list the ", dim(),
           " dimensions of ", shape());
     Permute at;
@@ -166,7 +166,7 @@ Tensor Tensor::permute(const Axes& axes) const {
 }
 
 Tensor Tensor::transpose(std::int64_t dim0, std::int64_t dim1) const {
-    check_defined("transpose", *this);
+    check_defined("transpose", *this, any_dtype);
     const int a = wrap_dim("transpose", dim0, dim()), b = wrap_dim("transpose", dim1, dim());
     if (a == b) return *this;
     Axes axes;
@@ -175,13 +175,13 @@ Tensor Tensor::transpose(std::int64_t dim0, std::int64_t dim1) const {
 }
 
 Tensor Tensor::t() const {
-    check_defined("t", *this);
+    check_defined("t", *this, any_dtype);
     check(dim() == 2, ErrorKind::shape, "t: needs a matrix, got ", shape(), "; use transpose(dim0, dim1)");
     return permute({1, 0});
 }
 
 Tensor Tensor::slice(std::int64_t along, std::int64_t start, std::int64_t end, std::int64_t step) const {
-    check_defined("slice", *this);
+    check_defined("slice", *this, any_dtype);
     check(dim() > 0, ErrorKind::shape, "slice: a 0-dim tensor has no dimension to slice");
     check(step > 0, ErrorKind::value, "slice: step ", step, " is not positive; flip() reverses a dimension");
     const int d = wrap_dim("slice", along, dim());
@@ -196,7 +196,7 @@ Tensor Tensor::slice(std::int64_t along, std::int64_t start, std::int64_t end, s
 }
 
 Tensor Tensor::select(std::int64_t along, std::int64_t index) const {
-    check_defined("select", *this);
+    check_defined("select", *this, any_dtype);
     check(dim() > 0, ErrorKind::shape, "select: a 0-dim tensor has no dimension to index; use item()");
     const int d = wrap_dim("select", along, dim());
     const std::int64_t n = shape()[d], i = index < 0 ? index + n : index;
@@ -212,7 +212,7 @@ Tensor Tensor::select(std::int64_t along, std::int64_t index) const {
 }
 
 Tensor Tensor::squeeze(std::int64_t along) const {
-    check_defined("squeeze", *this);
+    check_defined("squeeze", *this, any_dtype);
     const int d = wrap_dim("squeeze", along, dim());
     if (dim() == 0 || shape()[d] != 1) return *this;
     Shape new_shape = shape();
@@ -223,7 +223,7 @@ Tensor Tensor::squeeze(std::int64_t along) const {
 }
 
 Tensor Tensor::unsqueeze(std::int64_t along) const {
-    check_defined("unsqueeze", *this);
+    check_defined("unsqueeze", *this, any_dtype);
     const int d = wrap_dim("unsqueeze", along, dim() + 1);
     Shape new_shape = shape();
     Strides new_strides = strides();
@@ -234,7 +234,7 @@ Tensor Tensor::unsqueeze(std::int64_t along) const {
 }
 
 Tensor Tensor::expand(const Shape& wanted) const {
-    check_defined("expand", *this);
+    check_defined("expand", *this, any_dtype);
     const int added = wanted.size() - dim();
     check(added >= 0, ErrorKind::shape, "expand: ", wanted, " has fewer dimensions than ", shape());
     Shape new_shape = wanted;
@@ -252,7 +252,7 @@ Tensor Tensor::expand(const Shape& wanted) const {
 }
 
 Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
-    check_defined("flatten", *this);
+    check_defined("flatten", *this, any_dtype);
     const int first = wrap_dim("flatten", start_dim, dim()), last = wrap_dim("flatten", end_dim, dim());
     if (dim() == 0) return reshape({1});
     check(first <= last, ErrorKind::shape, "flatten: start_dim ", start_dim, " is after end_dim ", end_dim);

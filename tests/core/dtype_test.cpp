@@ -85,7 +85,9 @@ template <class T> void check_row(const DtypeInfo& row, std::type_identity<T>) {
     CHECK(row.significand_bits == Limits::digits);
     CHECK(row.epsilon == (std::is_floating_point_v<T> ? double(Limits::epsilon()) : 0.0));
     CHECK((1 << row.exponent_bits) == (std::is_floating_point_v<T> ? 2 * Limits::max_exponent : 1));
-    const DtypeKind integers = std::is_same_v<T, bool> ? DtypeKind::boolean : DtypeKind::integral;
+    const DtypeKind integers = std::is_same_v<T, bool>          ? DtypeKind::boolean
+                               : std::is_same_v<T, std::int8_t> ? DtypeKind::storage
+                                                                : DtypeKind::integral;
     CHECK(row.kind == (std::is_floating_point_v<T> ? DtypeKind::floating : integers));
 }
 // Checks a storage type's line of the table against its conversions.
@@ -94,12 +96,15 @@ requires is_storage_type<T>
 void check_row(const DtypeInfo& row, std::type_identity<T>) {
     const auto rounded = [](double x) { return double(float(T(float(x)))); };
     CHECK(rounded(row.max) == row.max);
-    CHECK_FALSE(std::isfinite(rounded(row.max * (1 + row.epsilon / 2))));
     CHECK(rounded(1 + row.epsilon) == 1 + row.epsilon);
-    CHECK(rounded(1 + row.epsilon / 2) == 1);
     CHECK(row.significand_bits == 1 - std::ilogb(row.epsilon));
-    CHECK((1 << row.exponent_bits) == 2 * (std::ilogb(row.max) + 1));
-    CHECK(row.kind == DtypeKind::floating);
+    const bool floating = sizeof(T) == 2;
+    CHECK(row.kind == (floating ? DtypeKind::floating : DtypeKind::storage));
+    // E4M3 has numbers where others have infinities; E8M0 goes down to 2^-127, and its ties go up.
+    const bool saturates = std::is_same_v<T, float8_e4m3fn_t>, scales = std::is_same_v<T, float8_e8m0fnu_t>;
+    CHECK(std::isfinite(rounded(row.max * (1 + row.epsilon / 2))) == saturates);
+    CHECK(rounded(1 + row.epsilon / 2) == (scales ? 2 : 1));
+    CHECK((1 << row.exponent_bits) == 2 * (std::ilogb(row.max) + (saturates ? 0 : 1)));
 }
 
 TEST_CASE("dtype: every row of the table is what the type does") {
@@ -107,26 +112,30 @@ TEST_CASE("dtype: every row of the table is what the type does") {
     for (const Dtype dtype : all_dtypes) {
         const DtypeInfo& row = dtype_info(dtype);
         INFO(row.name);
-        visit_dtype(dtype, [&]<class T>(std::type_identity<T> type) {
+        visit_dtype<Dtypes::all>(dtype, [&]<class T>(std::type_identity<T> type) {
             CHECK(dtype_of<T>() == dtype);
             CHECK(row.size == sizeof(T));
             check_row(row, type);
         });
         CHECK(is_floating(dtype) == (row.kind == DtypeKind::floating));
         CHECK(is_16bit(dtype) == (dtype == float16 || dtype == bfloat16));
+        CHECK(is_storage_only(dtype) == (row.kind == DtypeKind::storage));
+        CHECK(has_exponent(dtype) == (row.epsilon > 0));
         names.insert(row.name);
         file_names.insert(row.file_name);
         numpy_names.insert(row.numpy_name);
     }
     CHECK(names.size() == std::size_t(dtype_count));
-    CHECK(file_names == std::set<std::string>{"F16", "BF16", "F32", "F64", "I32", "I64", "U8", "BOOL"});
+    CHECK(file_names == std::set<std::string>{"F16", "BF16", "F32", "F64", "I32", "I64", "U8", "BOOL", "I8",
+                                              "F8_E4M3", "F8_E5M2", "F8_E8M0"});
     CHECK(numpy_names == std::set<std::string>{"float16", "bfloat16", "float32", "float64", "int32", "int64",
-                                               "uint8", "bool"});
+                                               "uint8", "bool", "int8", "float8_e4m3fn", "float8_e5m2",
+                                               "float8_e8m0fnu"});
 }
 
 TEST_CASE("dtype: a number that is no dtype is an error wherever the table is read") {
     const auto bad = Dtype(99);
-    CHECK_THROWS_WITH(dtype_info(bad), Catch::Matchers::Equals("Dtype: 99 is no dtype; there are 0 to 7"));
+    CHECK_THROWS_WITH(dtype_info(bad), Catch::Matchers::Equals("Dtype: 99 is no dtype; there are 0 to 11"));
     CHECK_THROWS_AS(size_of(Dtype(dtype_count)), Error);
     CHECK_THROWS_AS(name(bad), Error);
     CHECK_THROWS_AS(promote(bad, float32), Error);
@@ -138,7 +147,14 @@ TEST_CASE("dtype: a number that is no dtype is an error wherever the table is re
 TEST_CASE("dtype: kernels of a subset are compiled for its dtypes, others are refused") {
     const auto size = []<class T>(std::type_identity<T>) { return sizeof(T); };
     for (const Dtype dtype : all_dtypes) {
-        CHECK(visit_dtype(dtype, size) == size_of(dtype));
+        CHECK(visit_dtype<Dtypes::all>(dtype, size) == size_of(dtype));
+        if (is_storage_only(dtype)) {
+            CHECK(visit_dtype<Dtypes::storage>(dtype, size) == 1);
+            CHECK_THROWS_AS(visit_dtype(dtype, size), Error);
+        } else {
+            CHECK(visit_dtype(dtype, size) == size_of(dtype));
+            CHECK_THROWS_AS(visit_dtype<Dtypes::storage>(dtype, size), Error);
+        }
         if (is_floating(dtype))
             CHECK(visit_dtype<Dtypes::floating>(dtype, size) == size_of(dtype));
         else
@@ -152,7 +168,8 @@ TEST_CASE("dtype: kernels of a subset are compiled for its dtypes, others are re
 TEST_CASE("dtype: promotion is PyTorch's table") {
     const Dtype f16 = float16, b16 = bfloat16, f32 = float32, f64 = float64;
     const Dtype i32 = int32, i64 = int64, u8 = uint8, b = boolean;
-    const Dtype table[dtype_count][dtype_count] = {
+    constexpr int computed = 8;  // the others are for storage only
+    const Dtype table[computed][computed] = {
         // f16  bf16  f32  f64  i32  i64  u8   bool
         {f16, f32, f32, f64, f16, f16, f16, f16},  // float16
         {f32, b16, f32, f64, b16, b16, b16, b16},  // bfloat16
@@ -166,7 +183,13 @@ TEST_CASE("dtype: promotion is PyTorch's table") {
     for (int i = 0; i < dtype_count; ++i)
         for (int j = 0; j < dtype_count; ++j) {
             INFO(name(Dtype(i)) << " with " << name(Dtype(j)));
-            CHECK(promote(Dtype(i), Dtype(j)) == table[i][j]);
+            if (i < computed && j < computed)
+                CHECK(promote(Dtype(i), Dtype(j)) == table[i][j]);
+            else if (i == j)
+                CHECK(promote(Dtype(i), Dtype(j)) == Dtype(i));
+            else
+                CHECK_THROWS_WITH(promote(Dtype(i), Dtype(j)),
+                                  Catch::Matchers::Contains("is for storage only"));
         }
 }
 

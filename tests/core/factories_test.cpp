@@ -32,6 +32,7 @@ TEST_CASE("factories: constants in every dtype") {
         for (int i = 0; i < dtype_count; ++i) {
             const auto dtype = static_cast<Dtype>(i);
             INFO(name(dtype) << " on " << name(device.type()));
+            if (dtype == float8_e8m0fnu) continue;  // has no 0
             CHECK(zeros({2, 3}, {.dtype = dtype, .device = device}).to_vector<float>() ==
                   std::vector<float>(6, 0));
             CHECK(ones({5}, {.dtype = dtype, .device = device}).to_vector<float>() ==

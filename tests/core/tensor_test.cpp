@@ -34,6 +34,7 @@ template <class F> ErrorKind kind_of(F f) {
 template <class T> void check_conversions_from(const std::vector<T>& values) {
     for (int i = 0; i < dtype_count; ++i) {
         const auto dtype = static_cast<Dtype>(i);
+        if (dtype == float8_e8m0fnu) continue;  // has no 0
         INFO(name(dtype_of<T>()) << " as " << name(dtype));
         const Tensor x = Tensor::from<T>(std::span<const T>(values), {2, 2}, {.dtype = dtype});
         CHECK(x.dtype() == dtype);
@@ -131,6 +132,7 @@ TEST_CASE("tensor: from and to_vector convert between all dtypes") {
     check_conversions_from<std::uint8_t>({0, 1, 1, 0});
     const bool flags[] = {false, true, true, false};
     for (int i = 0; i < dtype_count; ++i) {
+        if (Dtype(i) == float8_e8m0fnu) continue;
         const Tensor x = Tensor::from<bool>(flags, {4}, {.dtype = static_cast<Dtype>(i)});
         CHECK(x.to_vector<int>() == std::vector<int>{0, 1, 1, 0});
         CHECK(x.to_vector<bool>() == std::vector<bool>{false, true, true, false});

@@ -51,13 +51,13 @@ void copy(int, void* to, const void* from, std::size_t bytes) {
 void synchronize(int) {}
 
 double get(const Tensor& x, std::int64_t i) {
-    return visit_dtype(x.dtype(), [&](auto type) {
+    return visit_dtype<Dtypes::all>(x.dtype(), [&](auto type) {
         using T = typename decltype(type)::type;
         return convert_value<double>(reinterpret_cast<const T*>(host(raw(x)))[i]);
     });
 }
 void put(const Tensor& y, std::int64_t i, double value) {
-    visit_dtype(y.dtype(), [&](auto type) {
+    visit_dtype<Dtypes::all>(y.dtype(), [&](auto type) {
         using T = typename decltype(type)::type;
         reinterpret_cast<T*>(host(raw(y)))[i] = convert_value<T>(value);
     });

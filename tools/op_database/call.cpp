@@ -123,7 +123,7 @@ std::optional<mz::Dtype> Call::dtype(const std::string& name, std::size_t positi
     if (!found) return {};
     if (found->is_object() && found->contains("dtype"))
         for (const mz::Dtype dtype : mz::all_dtypes)
-            if (found->at("dtype") == mz::name(dtype)) return dtype;
+            if (!mz::is_storage_only(dtype) && found->at("dtype") == mz::name(dtype)) return dtype;
     throw NotHere("dtype " + found->dump());
 }
 

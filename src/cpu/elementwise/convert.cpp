@@ -1,10 +1,12 @@
 #include "cpu/elementwise/convert.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include "core/round_to_odd.h"
+#include "core/storage_codes.h"
 #include "core/visit_dtype.h"
 #include "cpu/isa/isa.h"
 #include "cpu/isa/isa_tables.h"
@@ -73,6 +75,59 @@ const ConvertKernels& active_kernels() {
     return convert_portable;
 }
 
+// Codes to float32.
+void decode(const void* src, Dtype from, float* dst, std::int64_t n) {
+    const auto* const codes = static_cast<const std::uint8_t*>(src);
+    const float* const values = values_of_codes(from);
+    for (std::int64_t i = 0; i < n; ++i) dst[i] = values[codes[i]];
+}
+
+template <class From> void odd_loop(const void* src, float* dst, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+        From x;
+        std::memcpy(&x, static_cast<const char*>(src) + i * std::int64_t(sizeof x), sizeof x);
+        if constexpr (std::is_same_v<From, std::int64_t>)
+            dst[i] = round_to_odd(x);
+        else
+            dst[i] = round_to_odd(static_cast<double>(x));
+    }
+}
+
+// Elements of any dtype as float32 that gives the same codes.
+void widen(const void* src, Dtype from, float* dst, std::int64_t n) {
+    if (from == float64) return odd_loop<double>(src, dst, n);
+    if (from == int64) return odd_loop<std::int64_t>(src, dst, n);
+    if (from == int32) return odd_loop<std::int32_t>(src, dst, n);
+    convert(src, from, dst, float32, n);
+}
+
+void encode(const void* src, void* dst, Dtype to, std::int64_t n) {
+    active_kernels().to_float8[to == float8_e4m3fn ? 0 : to == float8_e5m2 ? 1 : 2](src, dst, n);
+}
+
+// From or to a dtype for storage only, in blocks of float32. int8 has the bits that uint8 would have.
+void convert_codes(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
+    if (to == int8) return convert(src, from, dst, uint8, n);
+    if (from == float32) return encode(src, dst, to, n);
+    constexpr std::int64_t block = 1024;
+    float values[block];
+    const char* in = static_cast<const char*>(src);
+    char* out = static_cast<char*>(dst);
+    for (std::int64_t count; n > 0; n -= count) {
+        count = std::min(n, block);
+        if (is_storage_only(from))
+            decode(in, from, values, count);
+        else
+            widen(in, from, values, count);
+        if (is_storage_only(to))
+            encode(values, out, to, count);
+        else
+            convert(values, float32, out, to, count);
+        in += count * std::int64_t(size_of(from));
+        out += count * std::int64_t(size_of(to));
+    }
+}
+
 }  // namespace
 
 void convert(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
@@ -81,6 +136,7 @@ void convert(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
         std::memcpy(dst, src, static_cast<std::size_t>(n) * size_of(from));
         return;
     }
+    if (is_storage_only(from) || is_storage_only(to)) return convert_codes(src, from, dst, to, n);
     const int row = convert_index(from), column = convert_index(to);
     if (row >= 0 && column >= 0)
         active_kernels().convert[row][column](src, dst, n);

@@ -1,6 +1,6 @@
-// Conversions among float16, bfloat16 and float32, and from small integers to float32, one source for all
-// instruction sets. The including file defines MEZZO_LANES. Everything has internal linkage, for the reason
-// in vector.h.
+// Conversions among float16, bfloat16 and float32, from small integers to float32, and from float32 to
+// float8, one source for all instruction sets. The including file defines MEZZO_LANES. Everything has
+// internal linkage, for the reason in vector.h.
 #pragma once
 
 #include "cpu/isa/isa_tables.h"
@@ -38,13 +38,78 @@ void booleans_to_float(const void* src, void* dst, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] != 0 ? 1.0f : 0.0f;
 }
 
+// detail::rounded_code() of dtype.h.
+template <int mantissa, int bias>
+MEZZO_INLINE UintN<MEZZO_LANES> rounded_codes(UintN<MEZZO_LANES> magnitude) {
+    constexpr int N = MEZZO_LANES, cut = 23 - mantissa;
+    constexpr std::uint32_t least_normal = std::uint32_t(128 - bias) << 23,
+                            shift = std::uint32_t(151 - bias - mantissa) << 23;
+    const UintN<N> shifts = UintN<N>{} + shift, half = (magnitude >> cut & 1u) + ((1u << (cut - 1)) - 1);
+    const UintN<N> normal = (magnitude + half - (std::uint32_t(127 - bias) << 23)) >> cut;
+    const UintN<N> subnormal = (UintN<N>)((FloatN<N>)magnitude + (FloatN<N>)shifts) - shifts;
+    return select<N>((IntN<N>)magnitude < std::int32_t(least_normal), subnormal, normal);
+}
+
+// The codes of the three types of dtype.h, the sign apart.
+struct E4M3 {
+    static MEZZO_INLINE UintN<MEZZO_LANES> codes(UintN<MEZZO_LANES> magnitude) {
+        constexpr int N = MEZZO_LANES;
+        const UintN<N> code = rounded_codes<3, 7>(magnitude), most = UintN<N>{} + 0x7eu;
+        const UintN<N> finite = select<N>((IntN<N>)code < 0x7e, code, most);
+        return select<N>((IntN<N>)magnitude > 0x7f800000, most + 1u, finite);
+    }
+    static constexpr std::uint32_t sign = 0x80;
+};
+struct E5M2 {
+    static MEZZO_INLINE UintN<MEZZO_LANES> codes(UintN<MEZZO_LANES> magnitude) {
+        constexpr int N = MEZZO_LANES;
+        const UintN<N> code = rounded_codes<2, 15>(magnitude), infinity = UintN<N>{} + 0x7cu;
+        const UintN<N> bounded = select<N>((IntN<N>)code < 0x7c, code, infinity);
+        return select<N>((IntN<N>)magnitude > 0x7f800000, infinity + 3u, bounded);
+    }
+    static constexpr std::uint32_t sign = 0x80;
+};
+struct E8M0 {
+    static MEZZO_INLINE UintN<MEZZO_LANES> codes(UintN<MEZZO_LANES> magnitude) {
+        constexpr int N = MEZZO_LANES;
+        const UintN<N> up = UintN<N>{} + 0x400000u;
+        const UintN<N> half = select<N>((IntN<N>)magnitude < 0x800000, up - 1u, up);
+        return select<N>((IntN<N>)magnitude >= 0x7f800000, UintN<N>{} + 0xffu, (magnitude + half) >> 23);
+    }
+    static constexpr std::uint32_t sign = 0;
+};
+
+template <class Format> MEZZO_INLINE void store_codes(std::uint8_t* to, FloatN<MEZZO_LANES> values) {
+    constexpr int N = MEZZO_LANES;
+    typedef std::uint8_t Bytes __attribute__((vector_size(N)));
+    const UintN<N> u = (UintN<N>)values;
+    const UintN<N> codes = Format::codes(u & 0x7fffffffu) | (u >> 24 & Format::sign);
+    const Bytes bytes = __builtin_convertvector(narrow<N>(codes), Bytes);
+    __builtin_memcpy(to, &bytes, sizeof bytes);
+}
+
+template <class Format> void floats_to_codes(const void* src, void* dst, std::int64_t n) {
+    constexpr int lanes = MEZZO_LANES;
+    const float* const from = static_cast<const float*>(src);
+    std::uint8_t* const to = static_cast<std::uint8_t*>(dst);
+    std::int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) store_codes<Format>(to + i, load<lanes>(from + i));
+    if (i == n) return;
+    float rest[lanes] = {};
+    std::uint8_t codes[lanes];
+    __builtin_memcpy(rest, from + i, std::size_t(n - i) * sizeof(float));
+    store_codes<Format>(codes, load<lanes>(rest));
+    __builtin_memcpy(to + i, codes, std::size_t(n - i));
+}
+
 constexpr ConvertKernels convert_kernels = {
     {
         {nullptr, convert_floats<float16_t, bfloat16_t>, convert_floats<float16_t, float>},
         {convert_floats<bfloat16_t, float16_t>, nullptr, convert_floats<bfloat16_t, float>},
         {convert_floats<float, float16_t>, convert_floats<float, bfloat16_t>, nullptr},
     },
-    {booleans_to_float, integers_to_float<std::uint8_t>, integers_to_float<std::int32_t>}};
+    {booleans_to_float, integers_to_float<std::uint8_t>, integers_to_float<std::int32_t>},
+    {floats_to_codes<E4M3>, floats_to_codes<E5M2>, floats_to_codes<E8M0>}};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -108,6 +108,8 @@ struct ConvertKernels {
     void (*convert[3][3])(const void* src, void* dst, std::int64_t n);
     // From small integers to float32: boolean, uint8, int32.
     void (*to_float[3])(const void* src, void* dst, std::int64_t n);
+    // From float32 to float8: e4m3fn, e5m2, e8m0fnu.
+    void (*to_float8[3])(const void* src, void* dst, std::int64_t n);
 };
 
 // The dtypes that vectors convert among; -1: not by vectors.

@@ -1,0 +1,58 @@
+// Every op refuses inputs of dtypes for storage only, on every device, or only moves their elements.
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+#include "tests/support/op_cases.h"
+#include "tests/support/op_inputs.h"
+#include "tests/third_backend/backend.h"
+
+using namespace mezzo;
+using namespace mezzo::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+// Cases that only move elements.
+const std::set<std::string> moves{"cast",           "chunk",
+                                  "copy",           "flatten",
+                                  "permute",        "permute of three",
+                                  "repeat",         "repeat_interleave",
+                                  "reshape",        "roll",
+                                  "roll of all",    "select",
+                                  "slice",          "split",
+                                  "split of sizes", "squeeze and unsqueeze",
+                                  "to_device",      "unbind"};
+
+std::string refusal(const OpCase& c, const Tensors& inputs) {
+    try {
+        c.function(inputs);
+    } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::dtype);
+        return error.what();
+    }
+    return "";
+}
+
+}  // namespace
+
+TEST_CASE("ops: inputs of dtypes for storage only are refused", "[ops][dtypes]") {
+    std::vector<Device> all = devices();
+    all.push_back(third_backend());
+    for (const OpCase& c : op_cases())
+        for (const Device device : all)
+            for (const Dtype dtype : {int8, float8_e4m3fn}) {
+                const Tensors inputs = make_inputs(c, c.shapes, float32, device);
+                for (std::size_t i = 0; i < inputs.size(); ++i) {
+                    if (kind(c, i) != 'f') continue;
+                    Tensors x = inputs;
+                    x[i] = x[i].to(dtype);
+                    INFO(c.name << ": input " << i << " is " << name(dtype) << " on " << name(device.type()));
+                    const std::string text = refusal(c, x);
+                    if (moves.contains(c.name))
+                        CHECK(text.empty());
+                    else
+                        CHECK_THAT(text, Contains(name(dtype)) && Contains("to("));
+                }
+            }
+}
