@@ -66,7 +66,8 @@ def without_digests(file):
 
 def every_dtype():
     state = {}
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool,
+                  torch.int8, torch.float8_e4m3fn, torch.float8_e5m2):
         for i, shape in enumerate(((), (1,), (3, 5), (2, 0, 4), (1, 2, 3, 4, 5, 6, 1, 2))):
             state[f"{dtype}.é\"{i}"] = (100 * torch.randn(shape)).abs().to(dtype)
     state["special"] = torch.tensor([float("nan"), -0.0, float("inf"), 1e-45])

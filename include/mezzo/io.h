@@ -58,8 +58,9 @@ public:
     [[nodiscard]] const TensorInfo& info(std::string_view name) const;  // Error(value) for an unknown name
     [[nodiscard]] const Metadata& metadata() const;                     // without the digests
 
-    // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8 and BOOL (bytes other than 0
-    // are true). I8, I16 and U16 become int32, U32 and U64 int64: Error(value) if a number does not fit.
+    // A copy on the CPU in the file's dtype: F16, BF16, F32, F64, I32, I64, U8, BOOL (bytes other than 0 are
+    // true), and for storage only I8, F8_E4M3, F8_E5M2 and F8_E8M0. I16 and U16 become int32, U32 and U64
+    // int64: Error(value) if a number does not fit.
     // Throws Error(value) for an unknown name, Error(dtype) for other dtypes and Error(io) if the digest does
     // not match.
     [[nodiscard]] Tensor tensor(std::string_view name) const;

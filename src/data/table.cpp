@@ -31,13 +31,9 @@ void check_column(const Column& column, std::int64_t rows) {
 
 // Throws Error(value) for a number outside the range of an integral dtype. Fractions are truncated.
 void check_fits(const Column& column, Dtype dtype) {
-    if (dtype != uint8 && dtype != int32 && dtype != int64) return;
-    const double low = dtype == uint8   ? 0
-                       : dtype == int32 ? -0x1p31
-                                        : -0x1p63,
-                 high = dtype == uint8   ? 0x1p8
-                        : dtype == int32 ? 0x1p31
-                                         : 0x1p63;  // exclusive
+    if (has_exponent(dtype) || dtype == boolean) return;
+    const double high = std::ldexp(1.0, dtype_info(dtype).significand_bits),  // exclusive
+        low = dtype == uint8 ? 0 : -high;
     const auto refuse = [&](std::size_t row, auto value) {
         fail(ErrorKind::value, "Table: column \"", column.name, "\" has ", value, " in row ", row, ", which ",
              dtype, " cannot hold; take a floating dtype, or replace missing values first");

@@ -28,10 +28,18 @@ struct TypeRow {
     Dtype dtype;
     std::uint8_t code, bits;
 };
-constexpr TypeRow types[] = {{float16, type_float, 16}, {bfloat16, type_bfloat, 16},
-                             {float32, type_float, 32}, {float64, type_float, 64},
-                             {int32, type_int, 32},     {int64, type_int, 64},
-                             {uint8, type_uint, 8},     {boolean, type_bool, 8}};
+constexpr TypeRow types[] = {{float16, type_float, 16},
+                             {bfloat16, type_bfloat, 16},
+                             {float32, type_float, 32},
+                             {float64, type_float, 64},
+                             {int32, type_int, 32},
+                             {int64, type_int, 64},
+                             {uint8, type_uint, 8},
+                             {boolean, type_bool, 8},
+                             {int8, type_int, 8},
+                             {float8_e4m3fn, type_float8_e4m3fn, 8},
+                             {float8_e5m2, type_float8_e5m2, 8},
+                             {float8_e8m0fnu, type_float8_e8m0fnu, 8}};
 
 DLDataType type_of(Dtype dtype) {
     for (const TypeRow& row : types)

@@ -148,7 +148,7 @@ private:
 Dtype dtype_of(const NpyHeader& header) {
     if (header.kind == 'b') return boolean;
     if (header.kind == 'f') return header.bytes == 2 ? float16 : header.bytes == 4 ? float32 : float64;
-    if (header.kind == 'u' && header.bytes == 1) return uint8;
+    if (header.bytes == 1) return header.kind == 'u' ? uint8 : int8;
     const bool wide = header.bytes == 8 || (header.kind == 'u' && header.bytes == 4);
     return wide ? int64 : int32;
 }
@@ -217,7 +217,8 @@ Tensor npy_tensor(const char* op, const Tensor& tensor) {
     const NoGrad plain;
     check(tensor.defined(), ErrorKind::value, op, ": the tensor is undefined");
     const Tensor own = tensor.detach().to(cpu_device);
-    return (own.dtype() == bfloat16 ? own.to(float32) : own).contiguous();
+    const bool lacking = own.dtype() == bfloat16 || (is_storage_only(own.dtype()) && own.dtype() != int8);
+    return (lacking ? own.to(float32) : own).contiguous();
 }
 
 std::string npy_header(const Tensor& tensor) {
@@ -227,6 +228,7 @@ std::string npy_header(const Tensor& tensor) {
                              : tensor.dtype() == int32   ? "<i4"
                              : tensor.dtype() == int64   ? "<i8"
                              : tensor.dtype() == uint8   ? "|u1"
+                             : tensor.dtype() == int8    ? "|i1"
                                                          : "|b1";
     std::string shape;
     for (int d = 0; d < tensor.dim(); ++d) shape += (d == 0 ? "" : ", ") + std::to_string(tensor.size(d));

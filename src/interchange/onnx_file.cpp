@@ -18,6 +18,8 @@ std::int64_t onnx_data_type(Dtype dtype) {
             return 1;
         case uint8:
             return 2;
+        case int8:
+            return 3;
         case int32:
             return 6;
         case int64:
@@ -30,8 +32,10 @@ std::int64_t onnx_data_type(Dtype dtype) {
             return 11;
         case bfloat16:
             return 16;
+        default:
+            fail(ErrorKind::dtype, "export_onnx: opset ", int(onnx_opset), " has no ", dtype,
+                 "; convert the tensor with to()");
     }
-    return 0;  // UNDEFINED
 }
 
 namespace {

@@ -213,7 +213,7 @@ Tensor PytorchFile::tensor(const PickleTensor& tensor, const std::string& name, 
           ", which mezzo does not have");
     const TorchType& type = *tensor.type;
     check(type.read.has_value(), ErrorKind::dtype, where, ": ", name, " is of dtype ", type.name,
-          "; mezzo reads float16, bfloat16, float32, float64, bool and integers");
+          "; mezzo reads float16, bfloat16, float32, float64, float8, bool and integers");
     const Shape shape = shape_of(tensor);
     const PickleStorage& storage = tree.storages[tensor.storage];
     check(count_elements(shape, 8) >= 0, ErrorKind::shape, where, ": ", name, " has shape ", shape,

@@ -89,7 +89,7 @@ void SafeTensorsData::read_bytes(const TensorInfo& info, void* to) const {
 }
 
 Tensor SafeTensorsData::read(const TensorInfo& info) const {
-    constexpr std::string_view widened[] = {"I8", "I16", "U16", "U32", "U64"};
+    constexpr std::string_view widened[] = {"I16", "U16", "U32", "U64"};
     if (std::find(std::begin(widened), std::end(widened), info.dtype) != std::end(widened)) {
         const FileDtype& type = *find_file_dtype(info.dtype);
         const Tensor result = empty(info.shape, {.dtype = type.bits < 32 ? int32 : int64});
@@ -101,7 +101,7 @@ Tensor SafeTensorsData::read(const TensorInfo& info) const {
     }
     const std::optional<Dtype> dtype = find_file_dtype(info.dtype)->dtype;
     check(dtype.has_value(), ErrorKind::dtype, where, ": tensor ", shown(info.name), " is ", info.dtype,
-          "; mezzo reads F16, BF16, F32, F64, BOOL and integers");
+          "; mezzo reads F16, BF16, F32, F64, F8_E4M3, F8_E5M2, F8_E8M0, BOOL and integers");
     const Tensor result = empty(info.shape, {.dtype = *dtype});
     const Elements to = elements_of(result);
     if (*dtype != boolean) {

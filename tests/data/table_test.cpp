@@ -236,6 +236,7 @@ TEST_CASE("table: numbers that a dtype does not have", "[data]") {
     CHECK_THROWS_WITH(table.numbers({"a"}, int64), Contains("column \"a\" has nan in row 1, which int64"));
     CHECK_THROWS_WITH(table.numbers({"b"}, int32), Contains("\"b\" has inf in row 0"));
     CHECK_THROWS_WITH(table.numbers({"c"}, uint8), Contains("\"c\" has 300 in row 0, which uint8"));
+    CHECK_THROWS_WITH(table.numbers({"c"}, int8), Contains("\"c\" has 300 in row 0, which int8"));
     CHECK(table.numbers({"c"}, int32).to_vector<std::int32_t>() == std::vector<std::int32_t>{300, -1});
     CHECK(table.numbers({"d"}, uint8).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 254});
     CHECK(std::isnan(table.numbers({"a"}).to_vector<float>()[1]));

@@ -122,6 +122,10 @@ TEST_CASE("dlpack: mezzo's memory for others, in every dtype and back", "[dlpack
             CHECK(lent->version.major == 1);
             CHECK(lent->flags == 0);
             CHECK(lent->dl_tensor.dtype.bits == 8 * size_of(dtype));
+            if (dtype == int8) CHECK(lent->dl_tensor.dtype.code == type_int);
+            if (dtype == float8_e4m3fn) CHECK(int(lent->dl_tensor.dtype.code) == 10);  // DLPack 1.1
+            if (dtype == float8_e5m2) CHECK(int(lent->dl_tensor.dtype.code) == 12);
+            if (dtype == float8_e8m0fnu) CHECK(int(lent->dl_tensor.dtype.code) == 14);
             CHECK(lent->dl_tensor.device.device_type ==
                   (device.type() == DeviceType::cuda ? device_cuda : device_cpu));
             const Tensor back = from_dlpack(lent);

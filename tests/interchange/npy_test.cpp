@@ -43,7 +43,8 @@ TEST_CASE("npy: what is saved is loaded, in every dtype and shape", "[io]") {
                 const Tensor x = test::tensor_of(values, shape, float32).to(dtype).to(device);
                 io::save_npy(path, x);
                 const Tensor y = io::load_npy(path);
-                CHECK(y.dtype() == (dtype == bfloat16 ? float32 : dtype));
+                const bool lacking = dtype == bfloat16 || (is_storage_only(dtype) && dtype != int8);
+                CHECK(y.dtype() == (lacking ? float32 : dtype));
                 CHECK(y.shape() == shape);
                 CHECK(test::doubles(y) == test::doubles(x));
             }
@@ -83,8 +84,9 @@ TEST_CASE("npy: other orders, byte orders, versions and dtypes", "[io]") {
     CHECK(
         loaded(folder, npy("{'descr': '<u2', 'fortran_order': False, 'shape': (6,), }", shorts, 3)).dtype() ==
         int32);
-    CHECK(values(npy("{'descr': '|i1', 'fortran_order': False, 'shape': (2,), }", "\xff\x7f")) ==
-          Values{-1, 127});
+    const std::string small = npy("{'descr': '|i1', 'fortran_order': False, 'shape': (2,), }", "\xff\x7f");
+    CHECK(loaded(folder, small).dtype() == int8);
+    CHECK(values(small) == Values{-1, 127});
     CHECK(values(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (3,), }",
                      std::string("\x00\x01\x07", 3))) == Values{0, 1, 1});
     CHECK(values(npy("{'descr': '<u4', 'fortran_order': False, 'shape': (1,), }", "\xff\xff\xff\xff")) ==

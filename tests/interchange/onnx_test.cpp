@@ -332,6 +332,8 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     CHECK_THROWS_WITH(io::export_onnx(net, {x, x, x, x, x}, path), Contains("5 inputs"));
     CHECK_THROWS_WITH(io::export_onnx(net, {Tensor()}, path), Contains("undefined"));
     CHECK_THROWS_WITH(io::export_onnx(net, {x.to(float64)}, path), Contains("an input is float64"));
+    CHECK_THAT(refusal([](const Tensor& y) { return y.to(float8_e5m2).to(float32); }, true, ErrorKind::dtype),
+               Contains("opset 17 has no float8_e5m2"));
     nn::BertConfig small;
     small.hidden_size = 8;
     small.num_hidden_layers = 1;

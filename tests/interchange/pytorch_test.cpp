@@ -168,7 +168,7 @@ TEST_CASE("pytorch files: dtypes", "[io]") {
           Line{"Double", float64, bytes_of<double>({1, 2}), "\x3f\xf0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0"s},
           Line{"Long", int64, "\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"s, "\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2"s},
           Line{"Int", int32, "\1\0\0\0\2\0\0\0"s, "\0\0\0\1\0\0\0\2"s},
-          Line{"Short", int32, "\1\0\2\0"s, "\0\1\0\2"s}, Line{"Char", int32, "\1\2", "\1\2"},
+          Line{"Short", int32, "\1\0\2\0"s, "\0\1\0\2"s}, Line{"Char", int8, "\1\2", "\1\2"},
           Line{"Byte", uint8, "\1\2", "\1\2"}, Line{"cuda.Byte", uint8, "\1\2", "\1\2"}}) {
         CAPTURE(line.storage);
         const Pickle pickle = Pickle().tensor("torch."s + line.storage + "Storage", "0", 2, 0, {2}, {1});
@@ -208,6 +208,18 @@ TEST_CASE("pytorch files: dtypes", "[io]") {
           Values{65535, 1, 0, 32768});
     CHECK(test::doubles(loaded(folder, torch_archive(other("uint32", 1, 1), eight)).tensor()) ==
           Values{2147483648.0});
+    const auto of_codes = [&](const char* dtype, const std::string& codes) {
+        return loaded(folder, torch_archive(other(dtype, 2, 2), {{"0", "\0\0"s + codes + "\0\0\0\0"s}}))
+            .tensor();
+    };
+    const Tensor e4m3 = of_codes("float8_e4m3fn", "\x38\xfe"), e5m2 = of_codes("float8_e5m2", "\x3c\xfc");
+    CHECK(e4m3.dtype() == float8_e4m3fn);
+    CHECK(test::doubles(e4m3) == Values{1, -448});
+    CHECK(e5m2.dtype() == float8_e5m2);
+    CHECK(test::doubles(e5m2) == Values{1, -HUGE_VAL});
+    CHECK(test::doubles(of_codes("float8_e8m0fnu", "\x80\x01")) == Values{2, 0x1p-126});
+    CHECK(test::doubles(of_codes("int8", "\x80\x01")) == Values{-128, 1});
+    CHECK_THROWS_WITH(of_codes("float8_e4m3fnuz", "\1\1"), Contains("float8_e4m3fnuz"));
     CHECK_THROWS_WITH(loaded(folder, torch_archive(other("uint64", 0, 1), eight)).tensor(),
                       Contains("does not fit int64"));
     CHECK_THAT(error_of(folder, torch_archive(other("uint16", 1, 4), eight)),

@@ -101,7 +101,7 @@ def main():
             for read_name, read in readers.items():
                 if read_name == "numpy" and not readable(versioned):
                     continue
-                for dtype in ("float16", "float32", "float64", "int32", "int64", "uint8"):
+                for dtype in ("float16", "float32", "float64", "int32", "int64", "uint8", "int8"):
                     check(lambda: make(dtype), read, versioned)
                     count += 1
     if torch is not None:

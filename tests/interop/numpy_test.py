@@ -12,7 +12,7 @@ import tempfile
 from interpreter import need
 
 numpy, = need("numpy")
-WIDER = {"int8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
+WIDER = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
 DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 SHAPES = [(), (1,), (3,), (2, 3), (0, 4), (2, 1, 3, 2)]
 

@@ -19,15 +19,17 @@ from interpreter import need
 torch, = need("torch")
 warnings.filterwarnings("ignore")
 
-WIDER = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
+WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 SAFETENSORS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "I32": torch.int32, "I64": torch.int64,
-               "U8": torch.uint8, "BOOL": torch.bool}
+               "U8": torch.uint8, "BOOL": torch.bool, "I8": torch.int8, "F8_E4M3": getattr(torch, "float8_e4m3fn", None),
+               "F8_E5M2": getattr(torch, "float8_e5m2", None), "F8_E8M0": getattr(torch, "float8_e8m0fnu", None)}
+FLOAT8 = [dtype for name, dtype in SAFETENSORS.items() if name.startswith("F8") and dtype]  # what this PyTorch has
 
 
 def every_dtype():
     values = torch.tensor([0.0, 1.0, 5.0, 100.0, 63.0, 2.0])
     return {str(dtype): values.to(dtype) for dtype in (
-        torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}
+        torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, *FLOAT8)}
 
 
 def trained(make):
@@ -243,8 +245,8 @@ def refuse_all(reader):
 def partial(reader):
     """Tensors that mezzo does not have are errors that name them, and are described."""
     quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
-    for wanted, value in {"complex64": torch.ones(2, dtype=torch.complex64), "float8_e4m3fn": torch.ones(2).to(torch.float8_e4m3fn),
-                          "float8_e5m2": torch.ones(2).to(torch.float8_e5m2), "sparse": torch.eye(2).to_sparse(),
+    for wanted, value in {"complex64": torch.ones(2, dtype=torch.complex64), "float8_e4m3fnuz": torch.ones(2).to(torch.float8_e4m3fnuz),
+                          "float8_e5m2fnuz": torch.ones(2).to(torch.float8_e5m2fnuz), "sparse": torch.eye(2).to_sparse(),
                           "8 dimensions": torch.ones([1] * 9), "quantized": quantized, "meta": torch.ones(2, device="meta")}.items():
         path = reader.folder / "partial.pt"
         torch.save({"good": torch.ones(2), "bad one": value}, path)

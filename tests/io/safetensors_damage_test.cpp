@@ -189,13 +189,13 @@ TEST_CASE("safetensors damage: places", "[io]") {
 
 TEST_CASE("safetensors damage: dtypes that mezzo lacks are refused when asked for", "[io]") {
     const Folder folder;
-    const std::string header = R"({"a":{"dtype":"F8_E5M2","shape":[2],"data_offsets":[0,2]},)"
+    const std::string header = R"({"a":{"dtype":"F8_E5M2FNUZ","shape":[2],"data_offsets":[0,2]},)"
                                R"("b":{"dtype":"F4","shape":[4],"data_offsets":[2,4]},)"
                                R"("c":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}})";
     const io::SafeTensors file(folder.write("file", file_of(header, 5)));
     CHECK(file.names() == std::vector<std::string>{"a", "b", "c"});
     CHECK(file.tensor("c").item<int>() == 0);
-    CHECK_THROWS_WITH(file.tensor("a"), Contains("file: tensor \"a\" is F8_E5M2; mezzo reads"));
+    CHECK_THROWS_WITH(file.tensor("a"), Contains("file: tensor \"a\" is F8_E5M2FNUZ; mezzo reads"));
     CHECK_THROWS_WITH(file.tensor("b"), Contains("tensor \"b\" is F4"));
     CHECK_THROWS_AS(file.state_dict(), Error);
 }

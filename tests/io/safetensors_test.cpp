@@ -22,6 +22,7 @@
 #include "mezzo/data/table.h"
 #include "mezzo/interchange/numpy.h"
 #include "mezzo/io.h"
+#include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "tests/support/folder.h"
 #include "tests/support/support.h"
@@ -399,15 +400,43 @@ TEST_CASE("safetensors: integers that mezzo lacks become the next wider ones", "
     using namespace std::string_literals;
     using Numbers = std::vector<std::int64_t>;
     const auto numbers = [](const Tensor& x) { return x.to(int64).to_vector<std::int64_t>(); };
-    CHECK(loaded("I8", "\x80\x7f").dtype() == int32);
-    CHECK(numbers(loaded("I8", "\x80\x7f")) == Numbers{-128, 127});
     CHECK(numbers(loaded("I16", "\0\x80\xff\x7f"s)) == Numbers{-32768, 32767});
     CHECK(numbers(loaded("U16", "\0\x80\xff\xff"s)) == Numbers{32768, 65535});
     CHECK(loaded("U32", "\1\0\0\0\xff\xff\xff\xff"s).dtype() == int64);
     CHECK(numbers(loaded("U32", "\1\0\0\0\xff\xff\xff\xff"s)) == Numbers{1, 4294967295});
     CHECK(numbers(loaded("U64", "\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"s)) == Numbers{1, 2});
     CHECK_THROWS_WITH(loaded("U64", std::string(16, '\xff')), Contains("does not fit int64"));
-    CHECK_THROWS_WITH(loaded("F8_E4M3", "ab"), Contains("F8_E4M3"));
+    CHECK_THROWS_WITH(loaded("F8_E4M3FNUZ", "ab"), Contains("F8_E4M3FNUZ"));
+}
+
+TEST_CASE("safetensors: int8 and float8 keep their codes", "[io]") {
+    const Folder folder;
+    StateDict state;
+    for (const Dtype dtype : {int8, float8_e4m3fn, float8_e5m2, float8_e8m0fnu}) {
+        const Tensor codes = empty({16, 16}, {.dtype = dtype});
+        for (int i = 0; i < 256; ++i) codes->bytes()[i] = char(i);
+        state.emplace_back(name(dtype), codes.t());
+    }
+    io::save_safetensors(folder.file("codes"), state);
+    const io::SafeTensors file(folder.file("codes"));
+    CHECK(file.names() == std::vector<std::string>{"float8_e8m0fnu", "float8_e4m3fn", "float8_e5m2", "int8"});
+    CHECK(file.info("int8").dtype == "I8");
+    CHECK(file.info("float8_e4m3fn").dtype == "F8_E4M3");
+    CHECK(file.info("float8_e5m2").dtype == "F8_E5M2");
+    CHECK(file.info("float8_e8m0fnu").dtype == "F8_E8M0");
+    for (const auto& [name, codes] : state) {
+        INFO(name);
+        const Tensor read = file.tensor(name);
+        CHECK(read.dtype() == codes.dtype());
+        CHECK(read.shape() == Shape{16, 16});
+        CHECK(std::memcmp(read->bytes(), codes.contiguous()->bytes(), 256) == 0);
+    }
+    // A layer's weight from codes in a file.
+    nn::Linear layer(2, 1);
+    layer.load_state_dict({{"weight", Tensor::from({1.5f, -448}, {1, 2}).to(float8_e4m3fn)},
+                           {"bias", Tensor::from({-3}).to(int8)}});
+    CHECK(layer.weight.to_vector<float>() == std::vector<float>{1.5f, -448});
+    CHECK(layer.bias.item<float>() == -3);
 }
 
 TEST_CASE("safetensors: a private file stays private", "[io]") {

@@ -39,7 +39,7 @@ def check_arrays(folder):
     """Every dtype there and back, in memory of any order."""
     path = str(folder / "arrays.safetensors")
     given = {name: RANDOM.integers(0, 2 if name == "bool" else 100, (3, 4)).astype(name)
-             for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")}
+             for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "int8", "bool")}
     given |= {"by columns": numpy.asfortranarray(noise(2, 3)), "big-endian": noise(2).astype(">f4"), "one": numpy.float32(3) * numpy.ones(()),
               "every second": noise(8)[::2]}
     mezzo.save_safetensors(path, given)

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mezzo/autograd.h"
@@ -32,7 +33,7 @@ dlpack::DLDataType type_of(const py::array& array) {
     const auto size = py::cast<std::size_t>(array.attr("itemsize"));
     const auto bits = std::uint8_t(8 * (size <= 8 ? size : 0));
     if (kind == 'f' && bits > 0) return {dlpack::type_float, bits, 1};
-    if (kind == 'i' && bits >= 32) return {dlpack::type_int, bits, 1};
+    if (kind == 'i' && bits != 16 && bits > 0) return {dlpack::type_int, bits, 1};
     if (kind == 'u' && bits == 8) return {dlpack::type_uint, bits, 1};
     if (kind == 'b') return {dlpack::type_bool, 8, 1};
     throw py::type_error("mezzo has no dtype " + std::string(py::str(array.dtype())) +
@@ -47,14 +48,15 @@ const char* numpy_name(Dtype dtype) {
             return "float64";
         case uint8:
             return "uint8";
+        case int8:
+            return "int8";
         case int32:
             return "int32";
         case int64:
             return "int64";
         case boolean:
             return "bool";
-        case float32:
-        case bfloat16:
+        default:  // array_of() converts what NumPy lacks to float32
             break;
     }
     return "float32";
@@ -81,7 +83,7 @@ Tensor tensor_of(const py::array& given) {
 py::array array_of(const Tensor& tensor) {
     const NoGrad plain;
     Tensor x = tensor.detach().to(cpu_device);
-    if (x.dtype() == bfloat16) x = x.to(float32);
+    if (std::string_view(numpy_name(x.dtype())) == "float32") x = x.to(float32);
     x = x.contiguous();
     auto* const kept = new Tensor(x);
     const py::capsule owner(kept, [](void* one) { delete static_cast<Tensor*>(one); });

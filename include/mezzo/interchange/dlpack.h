@@ -50,7 +50,16 @@ struct DLManagedTensorVersioned {
     DLTensor dl_tensor;
 };
 enum DeviceCode : std::int32_t { device_cpu = 1, device_cuda = 2, device_cuda_host = 3 };
-enum TypeCode : std::uint8_t { type_int = 0, type_uint = 1, type_float = 2, type_bfloat = 4, type_bool = 6 };
+enum TypeCode : std::uint8_t {
+    type_int = 0,
+    type_uint = 1,
+    type_float = 2,
+    type_bfloat = 4,
+    type_bool = 6,
+    type_float8_e4m3fn = 10,
+    type_float8_e5m2 = 12,
+    type_float8_e8m0fnu = 14
+};
 inline constexpr std::uint64_t flag_read_only = 1, flag_copied = 2;
 inline constexpr DLPackVersion version{1, 1};
 

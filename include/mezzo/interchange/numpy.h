@@ -18,8 +18,8 @@ namespace mezzo::io {
 
 // Loads an array. Both functions throw Error(io) for a file that cannot be read, is damaged or truncated, and
 // Error(dtype) for element types that mezzo lacks: complex numbers, texts, structs, and Python objects, which
-// would run code. The result is on the CPU and row-major, also if the file is not. int8, int16 and uint16
-// become int32, uint32 becomes int64, as does uint64: Error(value) if a number does not fit.
+// would run code. The result is on the CPU and row-major, also if the file is not. int16 and uint16 become
+// int32, uint32 becomes int64, as does uint64: Error(value) if a number does not fit.
 [[nodiscard]] Tensor load_npy(const std::string& path);
 // Loads all arrays by name, in the order of the file: stored or deflated, also beyond 4 GiB. Checksums are
 // verified. Names are not used as paths. Throws Error(io) also for an array whose size differs from its
@@ -47,9 +47,9 @@ private:
     Impl* impl_;
 };
 
-// Writes a tensor of any layout and device; waits for the device. bfloat16, which NumPy lacks, is written as
-// float32, exactly. Replaces the file atomically. Error(value) for an undefined tensor, Error(io) for the
-// file.
+// Writes a tensor of any layout and device; waits for the device. bfloat16 and float8, which NumPy lacks, are
+// written as float32, exactly. Replaces the file atomically. Error(value) for an undefined tensor, Error(io)
+// for the file.
 void save_npy(const std::string& path, const Tensor& tensor);
 struct NpzOptions {
     bool compressed = false;  // as numpy.savez_compressed()

@@ -65,10 +65,10 @@ public:
     [[nodiscard]] double number() const;         // of an integer or real
     [[nodiscard]] std::string text() const;      // of a string or bytes
 
-    // A tensor on the CPU, with the strides that it had. int8, int16 and uint16 become int32, uint32 and
-    // uint64 int64: Error(value) if a number does not fit. Throws Error(dtype) for a tensor that mezzo cannot
-    // hold: of complex, float8 or quantized dtype, sparse, or with more than 8 dimensions; the other values
-    // of the file stay readable. Throws Error(io) for damaged elements.
+    // A tensor on the CPU, with the strides that it had. int16 and uint16 become int32, uint32 and uint64
+    // int64: Error(value) if a number does not fit. Throws Error(dtype) for a tensor that mezzo cannot hold:
+    // of complex, quantized or fnuz float8 dtype, sparse, or with more than 8 dimensions; the other values of
+    // the file stay readable. Throws Error(io) for damaged elements.
     [[nodiscard]] Tensor tensor() const;
     // All tensors in a dict or list, at any depth. A name consists of the keys and indices on the way, joined
     // by dots: "model.layer.weight". Values of other kinds are left out. As in PyTorch tensors that shared
