@@ -52,6 +52,7 @@ const Entry entries[] = {
     ENTRY(dtype, "`x.to(float32)` before it takes part in training",
           zeros({2}, {.dtype = int64}).set_requires_grad()),
     ENTRY(dtype, "conditions are comparisons: `x != 0.0`", where(ones({2}), ones({2}), zeros({2}))),
+    ENTRY(dtype, "int8 and float8 are for storage: `x.to(float32) + y`", ones({2}).to(int8) + ones({2})),
     ENTRY(device, "`best_device()` takes what there is; `mezzo-info` says why there is no CUDA device",
           ones({2}).to(parse_device("gpu"))),
     ENTRY(value, "an option out of its range: the header says it", optim::SGD({leaf()}, {.lr = -1})),
