@@ -3,6 +3,8 @@
 #include <set>
 #include <string>
 
+#include "autograd/op.h"
+#include "kernels/elementwise.h"
 #include "tests/support/op_cases.h"
 #include "tests/support/op_inputs.h"
 #include "tests/third_backend/backend.h"
@@ -55,4 +57,26 @@ TEST_CASE("ops: inputs of dtypes for storage only are refused", "[ops][dtypes]")
                         CHECK_THAT(text, Contains(name(dtype)) && Contains("to("));
                 }
             }
+}
+
+// The public functions check their inputs before; calls inside the library have these checks alone.
+TEST_CASE("ops: a call of an op and of a kernel refuses dtypes for storage only", "[ops][dtypes]") {
+    const AnyOp* neg = AnyOp::first();
+    while (neg != nullptr && std::string(neg->name()) != "neg") neg = neg->next();
+    REQUIRE(neg != nullptr);
+    const kernels::neg at;
+    for (const Device device : devices()) {
+        const Tensor codes = ones({2}, {.dtype = int8, .device = device}), f = ones({2}, {.device = device});
+        const auto negated = [&](const Tensor& x, std::optional<Dtype> result) {
+            return call_one(*neg, In(&x, 1), AttributesRef(at), x.shape(), result);
+        };
+        CHECK(doubles(negated(f, {})) == std::vector<double>{-1, -1});
+        CHECK_THROWS_WITH(negated(codes, {}), Contains("neg: int8 is for storage only"));
+        CHECK_THROWS_WITH(negated(f, float8_e5m2), Contains("neg: float8_e5m2 is for storage only"));
+        const KernelOf<kernels::add> add{"sum"};
+        const Tensor both[] = {f, codes};
+        CHECK_THROWS_WITH(add(both, {}, f), Contains("sum: int8 is for storage only"));
+        CHECK_THROWS_WITH(add(Tensors{f, f}, {}, codes), Contains("sum: int8 is for storage only"));
+        CHECK(doubles(codes) == std::vector<double>{1, 1});
+    }
 }
