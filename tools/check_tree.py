@@ -44,7 +44,7 @@ BASIS = [f"mezzo/{name}" for name in (
     "matmul_precision.h", "indexing.h", "methods.def", "op_options.h", "tensor.h")]
 OPS = BASIS + [f"mezzo/{name}" for name in (
     "ops.h", "ops.def", "image_ops.h", "attention_ops.h", "recurrent_ops.h", "reduce_ops.h", "sort_ops.h", "shape_ops.h", "index_ops.h",
-    "pointwise_ops.h", "product_ops.h", "loss_ops.h", "autograd.h", "autocast.h", "record_function.h")]
+    "pointwise_ops.h", "product_ops.h", "loss_ops.h", "quantize.h", "autograd.h", "autocast.h", "record_function.h")]
 TABLES = ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h"]  # ops.h for Reduction
 USER = ["mezzo/", "core/"]
 ALLOWED = {

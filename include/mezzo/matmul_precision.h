@@ -27,6 +27,36 @@ enum class Float32MatmulPrecision : std::uint8_t { highest, high, medium };
 void set_float32_matmul_precision(Float32MatmulPrecision precision);
 [[nodiscard]] Float32MatmulPrecision float32_matmul_precision();
 
+// The elements that share a scale of a quantized tensor: all, or those of a row, which is the last dimension.
+enum class Granularity : std::uint8_t { tensor, row };
+
+namespace amp {
+
+enum class WeightGrad : std::uint8_t {
+    fp8,  // both operands of dW are float8
+    low,  // in the scope's 16-bit dtype: more accurate, and x is saved in 16 bit
+};
+// Float8 products inside an Autocast scope: linear() and merged_linear() read float8 operands, all other ops
+// stay in the scope's 16-bit dtype. Operands are quantized when they are read (quantize()):
+//
+//   result           of         with a scale a tensor      with a scale a row
+//   y = x W^T        x, W       E4M3, E4M3                 E4M3, E4M3
+//   dx = dy W        dy, W      E5M2, E4M3                 E4M3, E4M3
+//   dW = dy^T x      dy, x      E5M2, E4M3                 E4M3, E4M3
+//
+// Sums are float32; bias and activation come before the result is rounded to 16 bit, and dW is float32. A
+// layer saves x as codes of one byte, where one scale serves the tensor. Gradients of gradients take
+// quantization for the identity. (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.)
+struct Fp8 {
+    Granularity granularity = Granularity::tensor;
+    bool exact_scale = false;  // QuantizeOptions::exact_scale
+    WeightGrad weight_grad = WeightGrad::fp8;
+    // Products with fewer rows of x, in or out features stay in 16 bit, as do those with a size that is no
+    // multiple of 16, and weights of modules with set_fp8(false).
+    std::int64_t least_size = 512;
+};
+
+}  // namespace amp
 }  // namespace mezzo
 
 #pragma GCC visibility pop

@@ -46,6 +46,7 @@
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/pool_layers.h"
 #include "mezzo/product_ops.h"
+#include "mezzo/quantize.h"
 #include "mezzo/record_function.h"
 #include "mezzo/recurrent_ops.h"
 #include "mezzo/reduce_ops.h"
