@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/matmul_precision.h"
 #include "mezzo/tensor.h"
 
 #pragma GCC visibility push(default)
@@ -26,6 +27,7 @@ struct AutocastOptions {
                           // scope, bit for bit
     bool cache = true;    // cast each float32 leaf that requires grad once per scope, not at every use, and
                           // have normalisations write a 16-bit copy of their float32 results
+    std::optional<Fp8> fp8 = {};  // none: no float8 products, also inside a scope that has them
 };
 std::ostream& operator<<(std::ostream& out, const AutocastOptions& options);  // AutocastOptions(device=…)
 
@@ -49,6 +51,7 @@ public:
 private:
     bool enabled_[device_type_count];  // what was set before
     Dtype dtype_[device_type_count];
+    std::optional<Fp8> fp8_[device_type_count];
     bool cache_;
 };
 
@@ -67,9 +70,11 @@ struct AutocastReportLine {
     std::uint64_t calls = 0;
     std::uint64_t casts = 0;       // tensors converted for it
     std::uint64_t cast_bytes = 0;  // bytes written by those conversions
+    // Of a product in 16 bit inside a scope with fp8: why it is not in float8.
+    std::string reason = {};
 };
-// Turns this thread's report on or off (off by default; it costs a table look-up per op). One line per op and
-// pair of dtypes.
+// Turns this thread's report on or off (off by default; it costs a table look-up per op). One line per op,
+// pair of dtypes and reason.
 void collect_autocast_report(bool on);
 [[nodiscard]] std::vector<AutocastReportLine> autocast_report();
 void clear_autocast_report();

@@ -121,6 +121,11 @@ public:
     // Calls f(module) for all modules inside of this one, and then for itself.
     void apply(const autograd::Callback<void(Module&)>& f);
 
+    // With false, products of this module's weights stay in 16 bit under Autocast with fp8. The output layers
+    // of Bert's, Gpt's and Llama's heads are set so, because they cost most accuracy. Stays through to() and
+    // load_state_dict(); clone() copies it.
+    void set_fp8(bool on);
+
     // Set requires_grad of all parameters to false and to true. Gradients still go through a frozen module to
     // what is before it, and its batch norms go on with their running statistics until eval().
     void freeze();

@@ -208,14 +208,45 @@ CastWork autocast_inputs(const OpTraits& traits, Tensors& values, std::optional<
     return {counters.casts - casts, counters.cast_bytes - bytes};
 }
 
-void report_call(const OpTraits& traits, Dtype computed, Dtype result, const CastWork& work) {
+const amp::Fp8* scope_fp8(Device device) {
+    const auto& fp8 = thread_state.autocast.fp8[int(device.type())];
+    return fp8 ? &*fp8 : nullptr;
+}
+
+const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight) {
+    if (!autocast_takes(x) || !autocast_takes(weight)) return "an operand is float64 or on another device";
+    if (weight->grad_meta && weight->grad_meta->no_fp8) return "set_fp8(false)";
+    const std::int64_t in = x.size(-1), rows = in == 0 ? 0 : x.numel() / in;
+    for (const std::int64_t size : {rows, in, weight.size(0)}) {
+        if (size < fp8.least_size) return "a size is below least_size";
+        if (size % 16 != 0) return "a size is no multiple of 16";
+    }
+    return nullptr;
+}
+
+// Why an op of 16-bit operands is not in float8, or "".
+static const char* fp8_reason(const OpTraits& traits, In inputs, Dtype computed) {
+    if (traits.cast != CastPolicy::low || is_storage_only(computed)) return "";
+    const amp::Fp8* const fp8 = scope_fp8(inputs[0].device());
+    if (fp8 == nullptr) return "";
+    if (!traits.fp8) return "the op has no float8 form";
+    for (std::size_t i = 1; i < inputs.size(); ++i)
+        if (inputs[i].defined() && inputs[i].dim() == 2)
+            if (const char* const reason = why_not_fp8(*fp8, inputs[0], inputs[i])) return reason;
+    return "";
+}
+
+void report_call(const OpTraits& traits, In inputs, Dtype computed, Dtype result, const CastWork& work) {
     ThreadAutocast& t = thread_autocast();
     if (!t.reporting) return;
+    const std::string_view reason = fp8_reason(traits, inputs, computed);
     amp::AutocastReportLine* line = nullptr;
     for (auto& l : t.report)
-        if (l.op == traits.name && l.computed == computed && l.result == result) line = &l;
+        if (l.op == traits.name && l.computed == computed && l.result == result && l.reason == reason)
+            line = &l;
     if (!line) {
-        t.report.push_back({traits.name, policy_name(traits.cast), computed, result, 0, 0, 0});
+        t.report.push_back(
+            {traits.name, policy_name(traits.cast), computed, result, 0, 0, 0, std::string(reason)});
         line = &t.report.back();
     }
     ++line->calls;
@@ -225,20 +256,35 @@ void report_call(const OpTraits& traits, Dtype computed, Dtype result, const Cas
 
 namespace amp {
 
+namespace {
+
+void check_fp8(const AutocastOptions& options) {
+    const Fp8& fp8 = *options.fp8;
+    check_enumerator("Autocast", "fp8.granularity", fp8.granularity, Granularity::row);
+    check_enumerator("Autocast", "fp8.weight_grad", fp8.weight_grad, WeightGrad::low);
+    check(fp8.least_size > 0, ErrorKind::value, "Autocast: fp8.least_size is ", fp8.least_size,
+          "; it must be positive");
+}
+
+}  // namespace
+
 Autocast::Autocast(const AutocastOptions& options) {
     check_dtype("Autocast", options.dtype);
     if (options.device) check_enumerator("Autocast", "device", *options.device, DeviceType::custom);
     const bool low = is_16bit(options.dtype);
     check(low || options.dtype == float32, ErrorKind::dtype, "Autocast: dtype is ", options.dtype,
           "; it must be float16, bfloat16 or, for a scope that is off, float32");
+    if (options.fp8) check_fp8(options);
     AutocastState& state = thread_state.autocast;
     cache_ = std::exchange(state.cache, options.cache);
     for (int d = 0; d < device_type_count; ++d) {
         enabled_[d] = state.enabled[d];
         dtype_[d] = state.dtype[d];
+        fp8_[d] = state.fp8[d];
         if (options.device && *options.device != DeviceType(d)) continue;
         state.enabled[d] = options.enabled && low;
         if (low) state.dtype[d] = options.dtype;
+        state.fp8[d] = state.enabled[d] ? options.fp8 : std::nullopt;
     }
     ++thread_state.autocast_scopes;
 }
@@ -248,6 +294,7 @@ Autocast::~Autocast() {
     AutocastState& state = thread_state.autocast;
     std::copy(std::begin(enabled_), std::end(enabled_), state.enabled);
     std::copy(std::begin(dtype_), std::end(dtype_), state.dtype);
+    std::copy(std::begin(fp8_), std::end(fp8_), state.fp8);
     state.cache = cache_;
 }
 
@@ -266,8 +313,11 @@ void clear_autocast_report() { thread_autocast().report.clear(); }
 
 std::ostream& operator<<(std::ostream& out, const AutocastOptions& options) {
     const char* const device = options.device ? name(*options.device) : "all";
-    return out << fmt::format("AutocastOptions(device={}, dtype={}, enabled={}, cache={})", device,
-                              name(options.dtype), options.enabled, options.cache);
+    const std::string fp8 = !options.fp8                                   ? ""
+                            : options.fp8->granularity == Granularity::row ? ", fp8=row"
+                                                                           : ", fp8=tensor";
+    return out << fmt::format("AutocastOptions(device={}, dtype={}, enabled={}, cache={}{})", device,
+                              name(options.dtype), options.enabled, options.cache, fp8);
 }
 
 }  // namespace amp

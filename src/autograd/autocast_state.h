@@ -26,6 +26,11 @@ public:
     [[nodiscard]] NoAutocast() : AutocastGuard(AutocastState{}) {}
 };
 
+// The float8 products of this thread's scope for a device, or null.
+const amp::Fp8* scope_fp8(Device device);
+// Why linear() of x and weight stays in 16 bit; null if it is a float8 product.
+const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight);
+
 // x in another dtype, without history: the parameter's 16-bit copy, the scope's cached value, or a new
 // conversion.
 Tensor cached_cast(const Tensor& x, Dtype dtype);

@@ -230,14 +230,14 @@ bool run_op(Tensors& results, const AnyOp& op, In inputs, const AttributesRef& a
     AnyKernel* const kernel = op.kernel(device.type());
     if (op.has_decomposition() && (!kernel || thread_state.prefer_decomposition)) {
         if (autocast && !values.empty())
-            report_call(traits, computed_in(values[0].dtype()), result_dtype(traits, values, requested),
-                        work);
+            report_call(traits, inputs, computed_in(values[0].dtype()),
+                        result_dtype(traits, values, requested), work);
         results = run_decomposition(op, inputs, values, attributes.value, requested);
         return false;
     }
     prepare(traits, values);
     const Dtype dtype = result_dtype(traits, values, requested);
-    if (autocast && !values.empty()) report_call(traits, values[0].dtype(), dtype, work);
+    if (autocast && !values.empty()) report_call(traits, inputs, values[0].dtype(), dtype, work);
     const bool copies = autocast && kernel && copies_result(traits, dtype, device);
     for (const Shape& shape : shapes)
         results.push_back(

@@ -62,6 +62,7 @@ struct OpTraits {
     // is. For results that only the gradient reads, such as means, maxima and sums.
     std::uint8_t first_float32_result = 0;
     std::uint8_t bits_result = 0;  // if not 0: this result is uint8, bits that only the gradient reads
+    bool fp8 = false;  // a product of input 0 with matrices, which under Autocast with fp8 may be in float8
     // Number of gradients of values inside the op (pre-activation, bias) that its vjp accepts. They follow
     // those of the results. If the result has a single use, the op that reads it may send them instead of the
     // result's gradient (Node::send_inner).

@@ -6,8 +6,9 @@
 
 namespace mezzo {
 
-// Records one op, if the report is on: the dtype in which it computes (that of its inputs after autocast, or
-// float32 for 16-bit inputs of a decomposition), and the work that autocast did for it.
-void report_call(const OpTraits& traits, Dtype computed, Dtype result, const CastWork& work);
+// Records one op, if the report is on: its inputs before autocast, the dtype in which it computes (that of
+// its inputs after autocast, or float32 for 16-bit inputs of a decomposition), and the work that autocast did
+// for it.
+void report_call(const OpTraits& traits, In inputs, Dtype computed, Dtype result, const CastWork& work);
 
 }  // namespace mezzo

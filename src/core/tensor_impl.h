@@ -35,6 +35,7 @@ struct Copy16 {
 // Gradient bookkeeping, made on first use so that plain tensors stay small.
 struct MEZZO_INTERNAL GradMeta {
     bool requires_grad = false;
+    bool no_fp8 = false;  // a weight that products read in 16 bit under Autocast with fp8
     // An nn::Parameter that no module and no optimizer has listed (core/unlisted.h).
     std::atomic<bool> unlisted{false};
     GradientSlot gradient;     // of a leaf

@@ -6,9 +6,12 @@
 // trivial, so the state is valid while the thread ends, too.
 #pragma once
 
+#include <optional>
+
 #include "core/internal.h"
 #include "mezzo/device.h"
 #include "mezzo/dtype.h"
+#include "mezzo/matmul_precision.h"
 
 namespace mezzo {
 
@@ -24,6 +27,7 @@ struct AutocastState {
     bool enabled[device_type_count] = {};
     Dtype dtype[device_type_count] = {float16, float16, float16};
     bool cache = true;
+    std::optional<amp::Fp8> fp8[device_type_count] = {};
 
     bool open() const {  // on any device
         bool any = false;

@@ -13,6 +13,7 @@ BertForSequenceClassification::BertForSequenceClassification(const BertConfig& c
     check(c.num_labels > 0, ErrorKind::value, "BertConfig: num_labels is ", c.num_labels,
           "; it must be positive");
     normal_weights(classifier, c.initializer_range);
+    classifier.set_fp8(false);
 }
 
 Tensor BertForSequenceClassification::operator()(const Tensor& ids, const BertInputs& inputs) const {
@@ -58,6 +59,7 @@ MaskedTokens masked_tokens(const Tensor& labels, std::int64_t ignore_index) {
 
 BertForMaskedLM::BertForMaskedLM(const BertConfig& c) : bert(c, {.pooler = false}), cls(c) {
     normal_weights(cls, c.initializer_range);
+    bert.embeddings.word_embeddings.set_fp8(false);  // the output layer
 }
 
 Tensor BertForMaskedLM::operator()(const Tensor& ids, const BertInputs& inputs) const {

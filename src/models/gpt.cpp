@@ -93,6 +93,7 @@ Gpt::Gpt(const GptConfig& c)
       lm_head(c.tie_word_embeddings ? 0 : c.n_embd, c.tie_word_embeddings ? 0 : c.vocab_size,
               {.bias = false}) {
     normal_weights(*this, c.initializer_range);
+    transformer.wte.set_fp8(false), lm_head.set_fp8(false);  // the output layer
     const NoGrad plain;
     const double residual = c.initializer_range / std::sqrt(2 * double(c.n_layer));
     for (const GptBlock& block : transformer.h) {

@@ -106,6 +106,7 @@ Llama::Llama(const LlamaConfig& c)
       model(c),
       lm_head(c.tie_word_embeddings ? 0 : c.hidden_size, c.tie_word_embeddings ? 0 : c.vocab_size, no_bias) {
     normal_weights(*this, c.initializer_range);
+    model.embed_tokens.set_fp8(false), lm_head.set_fp8(false);  // the output layer
 }
 
 Tensor Llama::hidden(const Tensor& ids, const CausalInputs& inputs) const {

@@ -44,6 +44,7 @@ public:
         own(p, [&] {
             Parameter copy(p.detach().clone());
             copy.set_requires_grad(trained);
+            copy->grads().no_fp8 = p->grad_meta && p->grad_meta->no_fp8;
             return copy;
         });
     }

@@ -1,6 +1,7 @@
 // Functions over all modules or parameters of a module: lists, apply(), freezing, counting, printing.
 #include <ostream>
 
+#include "core/tensor_impl.h"
 #include "mezzo/module.h"
 #include "nn/visiting.h"
 
@@ -67,6 +68,10 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
 }
 
 void Module::apply(const autograd::Callback<void(Module&)>& f) { Applier(f).module("", *this); }
+
+void Module::set_fp8(bool on) {
+    for (const Tensor& p : parameters()) p->grads().no_fp8 = !on;
+}
 
 void Module::freeze() {
     for (const Tensor& p : parameters()) p.set_requires_grad(false);

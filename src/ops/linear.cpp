@@ -10,6 +10,7 @@
 // layer before it, the kernel of dx also applies the activation backward of that layer.
 #include "ops/linear.h"
 
+#include "autograd/autocast_state.h"
 #include "core/enumerators.h"
 #include "core/rows.h"
 #include "kernels/dispatch.h"
@@ -23,20 +24,6 @@ namespace mezzo {
 
 namespace {
 
-Tensor activated(const Tensor& x, Activation activation) {
-    switch (activation) {
-        case Activation::relu:
-            return relu(x);
-        case Activation::gelu:
-            return gelu(x);
-        case Activation::gelu_tanh:
-            return gelu_tanh(x);
-        case Activation::none:
-            break;
-    }
-    return x;
-}
-
 // activation(x W^T + b), and for both gelus the pre-activation, which their gradients read.
 Tensors linear_decomposition(In in, const kernels::Linear& at) {
     Tensor before = matmul(in[0], in[1].t());
@@ -44,13 +31,6 @@ Tensors linear_decomposition(In in, const kernels::Linear& at) {
     const Tensor y = activated(before, at.activation);
     if (at.activation == Activation::gelu || at.activation == Activation::gelu_tanh) return {y, before};
     return {y};
-}
-
-// dz from dy. saved: the tensor that the gradient of the activation reads, which is the result of relu, the
-// pre-activation of any other.
-Tensor through_activation(Activation activation, const Tensor& dy, const Tensor& saved) {
-    if (activation == Activation::relu) return relu_grad(dy, saved);
-    return activation == Activation::gelu ? gelu_grad(dy, saved) : gelu_tanh_grad(dy, saved);
 }
 
 Tensor column_sums_of(const Tensor& dz) { return column_sum(dz, dz.dtype() == float64 ? float64 : float32); }
@@ -209,6 +189,7 @@ Tensors linear_vjp(const Node& node, const Tensors& grads) {
 const Op<kernels::Linear> linear_op{{.name = "linear",
                                      .cast = CastPolicy::low,
                                      .saves = save_inputs,
+                                     .fp8 = true,
                                      .fused_gradients = linear_fused_gradients},
                                     linear_vjp,
                                     linear_decomposition};
@@ -216,12 +197,14 @@ const Op<kernels::Linear> linear_relu_op{{.name = "linear_relu",
                                           .cast = CastPolicy::low,
                                           .saves = save_inputs | save_outputs,
                                           .bits_result = 1,
+                                          .fp8 = true,
                                           .fused_gradients = linear_fused_gradients},
                                          linear_vjp,
                                          linear_decomposition};
 const Op<kernels::Linear> linear_gelu_op{{.name = "linear_gelu",
                                           .cast = CastPolicy::low,
                                           .saves = save_inputs | save_outputs,
+                                          .fp8 = true,
                                           .fused_gradients = linear_fused_gradients},
                                          linear_vjp,
                                          linear_decomposition};
@@ -265,6 +248,25 @@ bool makes_mask(Device device, Dtype dtype) {
 }
 
 }  // namespace
+
+Tensor activated(const Tensor& x, Activation activation) {
+    switch (activation) {
+        case Activation::relu:
+            return relu(x);
+        case Activation::gelu:
+            return gelu(x);
+        case Activation::gelu_tanh:
+            return gelu_tanh(x);
+        case Activation::none:
+            break;
+    }
+    return x;
+}
+
+Tensor through_activation(Activation activation, const Tensor& dy, const Tensor& saved) {
+    if (activation == Activation::relu) return relu_grad(dy, saved);
+    return activation == Activation::gelu ? gelu_grad(dy, saved) : gelu_tanh_grad(dy, saved);
+}
 
 void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
     check_factors(op, x, weight);
@@ -319,6 +321,8 @@ WeightAndBias weight_and_bias_grad(const Tensor& dz, const Tensor& x, const Tens
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
     check_linear("linear", x, weight, bias);
     check_enumerator("linear", "activation", activation, LinearActivation::gelu_tanh);
+    if (const amp::Fp8* const fp8 = scope_fp8(x.device()); fp8 && !why_not_fp8(*fp8, x, weight))
+        return linear_fp8(*fp8, x, weight, bias, kernel_activation(activation));
     Shape shapes[] = {x.shape(), {}};
     shapes[0].back() = weight.size(0);
     std::size_t results = 1;

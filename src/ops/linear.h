@@ -1,12 +1,22 @@
 // Parts of linear that merged linear layers and mse_loss share.
 #pragma once
 
+#include "kernels/activation.h"
 #include "ops/common.h"
 
 namespace mezzo {
 
 // Throws the errors of linear() for tensors that do not fit, in the name of `op`.
 void check_linear(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias);
+
+// The activation, and dz = dy activation'(z). saved: the tensor that the gradient of the activation reads,
+// which is the result of relu, the pre-activation of any other.
+Tensor activated(const Tensor& z, Activation activation);
+Tensor through_activation(Activation activation, const Tensor& dy, const Tensor& saved);
+
+// activation(x W^T + b) in float8, of an Autocast scope with fp8 (linear_fp8.cpp).
+Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  Activation activation);
 
 // Fused activation and bias backward: gradients that the op which reads a linear layer's result may send to
 // the layer (Node::send_inner).

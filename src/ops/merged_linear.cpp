@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "autograd/autocast_state.h"
 #include "mezzo/attention_ops.h"
 #include "ops/linear.h"
 #include "ops/products.h"
@@ -114,13 +115,20 @@ Tensors merged_linear_decomposition(In in, const At& at) {
     return {cat(results, -1)};
 }
 
+bool all_fp8(const Tensor& x, const Tensors& weights) {
+    const amp::Fp8* const fp8 = scope_fp8(x.device());
+    return fp8 && std::none_of(weights.begin(), weights.end(),
+                               [&](const Tensor& w) { return why_not_fp8(*fp8, x, w) != nullptr; });
+}
+
 // The bias for a layer without one, if other layers have one.
 Tensor zeros_for(const Tensor& weight) {
     return zeros({weight.size(0)}, {.dtype = weight.dtype(), .device = weight.device()});
 }
 
-const Op<At> merged_linear_op{
-    {.cast = CastPolicy::low, .saves = save_inputs}, merged_linear_vjp, merged_linear_decomposition};
+const Op<At> merged_linear_op{{.cast = CastPolicy::low, .saves = save_inputs, .fp8 = true},
+                              merged_linear_vjp,
+                              merged_linear_decomposition};
 
 }  // namespace
 
@@ -138,6 +146,12 @@ Tensor merged_linear(const Tensor& x, const Tensors& weights, const Tensors& bia
         check(!__builtin_add_overflow(columns, weights[i].size(0), &columns), ErrorKind::shape,
               "merged_linear: the weights have more than 2^63 - 1 rows");
         given.push_back(weights[i]);
+    }
+    if (all_fp8(x, weights)) {
+        Tensors parts;
+        for (std::size_t i = 0; i < weights.size(); ++i)
+            parts.push_back(linear(x, weights[i], biases.empty() ? Tensor() : biases[i]));
+        return cat(parts, -1);
     }
     for (std::size_t i = 0; biased && i < weights.size(); ++i)
         given.push_back(biases[i].defined() ? biases[i] : zeros_for(weights[i]));

@@ -58,7 +58,7 @@ Trainer::Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOp
           ErrorKind::value, "Trainer: max_steps is ", o.max_steps, ", patience ", o.patience,
           ", checkpoint_every ", o.checkpoint_every, ", evaluate_every ", o.evaluate_every,
           "; none may be negative");
-    check_enumerator("Trainer", "precision", o.precision, Precision::float16);
+    check_enumerator("Trainer", "precision", o.precision, Precision::fp8);
     check_enumerator("Trainer", "better", o.better, Better::lower);
     check(std::find(o.logs.begin(), o.logs.end(), nullptr) == o.logs.end(), ErrorKind::value,
           "Trainer: one of the ", o.logs.size(), " logs is null");
@@ -75,8 +75,10 @@ Trainer::Trainer(nn::Module& model, optim::Optimizer& optimizer, const TrainerOp
 }
 
 amp::AutocastOptions Trainer::autocast() const {
-    return {.dtype = options_.precision == Precision::bfloat16 ? bfloat16 : float16,
-            .enabled = options_.precision != Precision::float32};
+    amp::AutocastOptions result{.dtype = options_.precision == Precision::float16 ? float16 : bfloat16,
+                                .enabled = options_.precision != Precision::float32};
+    if (options_.precision == Precision::fp8) result.fp8 = options_.fp8;
+    return result;
 }
 
 const distributed::Group* Trainer::group() const {

@@ -33,6 +33,7 @@ enum class Precision : std::uint8_t {
     float32,
     bfloat16,  // autocast
     float16,   // autocast, and a GradScaler
+    fp8,       // autocast in bfloat16, with float8 products
 };
 
 // Options of a Trainer. All referenced objects must outlive it.
@@ -41,8 +42,9 @@ struct TrainerOptions {
     std::int64_t max_steps = 0;  // optimizer steps in all; 0: those of the epochs
     Precision precision = Precision::float32;
     amp::GradScalerOptions scaler = {};  // of float16
-    // Result of amp::initialize() for the model and the optimizer; replaces `precision` and `scaler`. The
-    // loss and `evaluate` call preset->forward(net, x) for the logits.
+    amp::Fp8 fp8 = {};                   // of fp8
+    // Result of amp::initialize() for the model and the optimizer; replaces `precision`, `scaler` and `fp8`.
+    // The loss and `evaluate` call preset->forward(net, x) for the logits.
     amp::Handle* preset = nullptr;
     std::int64_t accumulate = 1;  // batches per step; at the end of an epoch as many as are left
     double max_norm = 0;          // of all gradients together; 0: no clipping

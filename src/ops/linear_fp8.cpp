@@ -1,0 +1,169 @@
+// linear in float8, of an Autocast scope with fp8. With q(a) the codes of a along the dimension of the sum,
+// and s(a) their scales:
+//
+//     z = q(x) q(W)^T / (s(x) s(W)) + b,  y = activation(z)        forward
+//
+//     dz = dy * activation'(z)
+//     dx = q(dz) q(W) / (s(dz) s(W))
+//     dW = q(dz)^T q(x) / (s(dz) s(x)),  db = sum of the rows of dz
+//
+// Codes are converted to bfloat16, which is exact, and multiplied there with sums in float32: what Tensor
+// Cores compute, on every device.
+#include <array>
+
+#include "autograd/autocast_state.h"
+#include "autograd/extra.h"
+#include "autograd/report.h"
+#include "mezzo/quantize.h"
+#include "ops/linear.h"
+#include "ops/products.h"
+
+namespace mezzo {
+
+namespace {
+
+const OpTraits report_traits{.name = "linear", .cast = CastPolicy::low, .fp8 = true};
+
+// a b^T for a [m, k] and b [n, k], in float32. Scales are divided by one after the other, since their product
+// may leave the range of float32.
+Tensor product(const Quantized& a, const Quantized& b) {
+    const Tensor sums = product_as(cast(a.codes, bfloat16), cast(b.codes, bfloat16).t(), float32);
+    return sums / a.scale / b.scale.t();
+}
+
+// The codes of the transposed matrix. A scale of a row is one of another direction there, so codes are made
+// anew from `x`; a scale of the tensor is the same, and `q` needs no x.
+Quantized transposed(const Quantized& q) { return {q.codes.t(), q.scale}; }
+
+class Fp8Layer {
+public:
+    Fp8Layer(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight, const Tensor& bias,
+             Activation activation)
+        : fp8_(fp8),
+          activation_(activation),
+          low_(autocast_dtype(CastPolicy::low, x)),
+          x_shape_(x.shape()),
+          dtypes_{x.dtype(), weight.dtype(), bias.defined() ? bias.dtype() : float32} {
+        edges_[0] = edge_of(x);
+        edges_[1] = edge_of(weight);
+        if (bias.defined()) edges_[2] = edge_of(bias);
+    }
+
+    Tensors forward(autograd::Context& context, const Tensors& in) const {
+        const Tensor x = matrix_of(cached_cast(in[0], low_)), weight = cached_cast(in[1], low_);
+        const NoAutocast plain;
+        const Quantized qx = operand(x);
+        Tensor z = product(qx, operand(weight));
+        if (in.size() > 2) z = z + cast(in[2], float32);
+        const Tensor y = cast(activated(z, activation_), low_);
+        context.saved = {saves_codes() ? qx.codes : x, qx.scale, weight};
+        Shape shape = x_shape_;
+        shape.back() = weight.size(0);
+        Tensor result = y.reshape(shape);
+        if (activation_ == Activation::relu)
+            context.saved.push_back(result);
+        else if (activation_ != Activation::none)
+            context.saved.push_back(cast(z, low_));
+        return {result};
+    }
+
+    Tensors backward(const autograd::Context& context, const Tensors& gradients) const {
+        const NoAutocast plain;
+        const Tensor dy = matrix_of(cast(gradients[0], low_));
+        if (grad_enabled()) return recorded(context, dy);
+        const Tensor dz = before_activation(dy, context);
+        const auto needs = [&](std::size_t i) {
+            return i < context.needs_grad.size() && context.needs_grad[i];
+        };
+        Tensors result(context.needs_grad.size());
+        const Quantized qdz = gradient_operand(dz);
+        if (needs(0)) {
+            const Tensor& weight = context.saved[2];
+            const Quantized columns = by_tensor() ? transposed(operand(weight)) : operand(weight.t());
+            result[0] = cast(product(qdz, columns), dtypes_[0]).reshape(x_shape_);
+        }
+        if (needs(1)) result[1] = cast(weight_gradient(dz, qdz, context), dtypes_[1]);
+        if (needs(2)) result[2] = cast(bias_grad(dz, float32), dtypes_[2]);
+        return result;
+    }
+
+private:
+    bool by_tensor() const { return fp8_.granularity == Granularity::tensor; }
+    bool saves_codes() const { return by_tensor() && fp8_.weight_grad == amp::WeightGrad::fp8; }
+    Quantized quantized(const Tensor& x, Dtype dtype) const {
+        return quantize(x,
+                        {.dtype = dtype, .granularity = fp8_.granularity, .exact_scale = fp8_.exact_scale});
+    }
+    // Scales of rows fit each gradient, so it needs no wider range than the other operands.
+    Quantized operand(const Tensor& x) const { return quantized(x, float8_e4m3fn); }
+    Quantized gradient_operand(const Tensor& dz) const {
+        return quantized(dz, by_tensor() ? float8_e5m2 : float8_e4m3fn);
+    }
+
+    Tensor before_activation(const Tensor& dy, const autograd::Context& context) const {
+        if (activation_ == Activation::none) return dy;
+        return through_activation(activation_, dy, matrix_of(context.saved[3]));
+    }
+
+    Tensor weight_gradient(const Tensor& dz, const Quantized& qdz, const autograd::Context& context) const {
+        const Tensor& x = context.saved[0];
+        if (fp8_.weight_grad == amp::WeightGrad::low) return product_as(dz.t(), x, float32);
+        if (by_tensor()) return product(transposed(qdz), transposed({x, context.saved[1]}));
+        return product(gradient_operand(dz.t()), operand(x.t()));
+    }
+
+    // The same in ops with gradients of their own, on operands in 16 bit.
+    Tensors recorded(const autograd::Context& context, const Tensor& dy) const {
+        const Tensor x16 =
+            saves_codes() ? dequantize({context.saved[0], context.saved[1]}, low_) : context.saved[0];
+        const auto with_history = [&](const Tensor& value, std::size_t i) {
+            return edges_[i].needed() ? reattach(value, edges_[i], dtypes_[i]) : value;
+        };
+        const Tensor x = with_history(x16, 0).reshape({-1, x16.size(1)}),
+                     weight = with_history(context.saved[2], 1);
+        Tensor dz = dy;
+        if (activation_ == Activation::relu) {
+            dz = through_activation(activation_, dy, matrix_of(context.saved[3]));
+        } else if (activation_ != Activation::none) {
+            dz = through_activation(activation_, dy, pre_activation(context, x, weight));
+        }
+        Tensors result(context.needs_grad.size());
+        if (context.needs_grad[0]) result[0] = cast(matmul(dz, weight), dtypes_[0]).reshape(x_shape_);
+        if (context.needs_grad[1]) result[1] = cast(product_as(dz.t(), x, dtypes_[1]), dtypes_[1]);
+        if (result.size() > 2 && context.needs_grad[2]) result[2] = cast(sum(dz, {0}), dtypes_[2]);
+        return result;
+    }
+
+    // The saved pre-activation, with the history of the operands that it was computed from.
+    Tensor pre_activation(const autograd::Context& context, const Tensor& x, const Tensor& weight) const {
+        Tensor z = linear(x, weight);
+        if (edges_[2].needed())
+            z = z + reattach(zeros({weight.size(0)}, {.dtype = low_, .device = x.device()}), edges_[2],
+                             dtypes_[2]);
+        return z + (matrix_of(context.saved[3]) - z.detach());
+    }
+
+    amp::Fp8 fp8_;
+    Activation activation_;
+    Dtype low_;
+    Shape x_shape_;
+    std::array<Dtype, 3> dtypes_;  // of x, weight and bias as given
+    std::array<Edge, 3> edges_;    // of the same
+};
+
+}  // namespace
+
+Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  Activation activation) {
+    const Fp8Layer layer(fp8, x, weight, bias, activation);
+    const Tensors given = bias.defined() ? Tensors{x, weight, bias} : Tensors{x, weight};
+    const Tensor y = autograd::apply_function(
+        {.name = "linear"},
+        [layer](autograd::Context& context, const Tensors& in) { return layer.forward(context, in); },
+        [layer](const autograd::Context& context, const Tensors& g) { return layer.backward(context, g); },
+        given)[0];
+    report_call(report_traits, given, float8_e4m3fn, y.dtype(), {});
+    return y;
+}
+
+}  // namespace mezzo
