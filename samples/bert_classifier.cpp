@@ -108,6 +108,7 @@ bool train(const Run& run, const Stage& stage, mz::nn::Module& model, Loader& lo
         .epochs = stage.epochs,
         .max_steps = stage.max_steps,
         .precision = o.trainer_precision(),
+        .fp8 = {.least_size = 16},
         .accumulate = o.accumulate,
         .max_norm = o.clip,
         .scheduler = &schedule,
@@ -231,7 +232,7 @@ bool finetune(const Run& run, const std::vector<Sample>& samples, const std::vec
 // Prints class, probability and text of each line of --predict.
 void predict(const Run& run, Classifier& model) {
     const mz::NoGrad no_grad;
-    const mz::amp::Autocast scope(run.options.autocast());
+    const mz::amp::Autocast scope(program::autocast(run.options.precision));
     const mz::nn::EvalMode evaluating(model);
     const std::vector<std::string>& texts = run.inputs.to_predict;
     const std::vector<Sample> samples = tokenize({texts, {}}, run.inputs.tokenizer, run.options.max_length);

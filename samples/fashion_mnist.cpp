@@ -33,9 +33,6 @@ struct Settings {
     bool progress = false;
     std::string trace;  // folder for the data that tools/torch_fashion.py repeats in PyTorch
     std::int64_t trace_steps = 100;
-
-    bool mixed() const { return precision != "fp32"; }
-    mz::Dtype low() const { return precision == "bf16" ? mz::bfloat16 : mz::float16; }
 };
 
 // Mean and standard deviation of the training images, of pixels in [0, 1].
@@ -108,7 +105,7 @@ private:
 // Returns the fraction of samples whose largest logit is the right one.
 double accuracy(const Settings& s, mz::nn::Sequential& net, mz::data::DataLoader& loader) {
     const mz::NoGrad no_grad;
-    const mz::amp::Autocast scope({.dtype = s.low(), .enabled = s.mixed()});
+    const mz::amp::Autocast scope(program::autocast(s.precision));
     net.eval();
     mz::Tensor right = mz::zeros({}, {.dtype = mz::int64, .device = s.device});
     for (const auto& [x, y] : loader) right = right + mz::sum(mz::eq(mz::argmax(net(x), 1), y));
@@ -125,7 +122,7 @@ double train_epoch(const Settings& s, std::int64_t epoch, mz::nn::Sequential& ne
     for (const mz::data::Batch batch : loader) {
         mz::Tensor loss;
         {
-            const mz::amp::Autocast scope({.dtype = s.low(), .enabled = s.mixed()});
+            const mz::amp::Autocast scope(program::autocast(s.precision));
             loss = mz::cross_entropy(net(batch.x), batch.y);
         }
         scaler.scale(loss).backward();

@@ -103,13 +103,8 @@ mz::io::Metadata settings_of(const Options& o, const Texts& texts) {
 
 mz::training::Precision precision_of(const Options& o) {
     if (o.precision == "fp16") return mz::training::Precision::float16;
+    if (o.precision == "fp8") return mz::training::Precision::fp8;
     return o.precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
-}
-
-mz::amp::AutocastOptions autocast(const Options& o) {
-    return {.device = o.device->type(),
-            .dtype = o.precision == "bf16" ? mz::bfloat16 : mz::float16,
-            .enabled = o.precision != "fp32"};
 }
 
 // The batches of a training: sample i of this data set is this rank's part of the batch of step i.
@@ -159,6 +154,7 @@ private:
         if (group_.leader() && !o_.tensorboard.empty())
             logs_.push_back(&tensorboard_.emplace(o_.tensorboard));
         return {.precision = precision_of(o_),
+                .fp8 = {.least_size = 16},
                 .max_norm = 1,
                 .scheduler = &schedule_,
                 .parallel = &parallel_,
@@ -270,7 +266,7 @@ void continue_prompt(const Options& o, const Vocabulary& vocabulary, mz::nn::Cau
         return true;
     };
     const mz::nn::EvalMode evaluation(model);
-    const mz::amp::Autocast scope(autocast(o));
+    const mz::amp::Autocast scope(program::autocast(o.precision));
     fmt::print("\n{}", o.prompt);
     const auto start = std::chrono::steady_clock::now();
     (void)mz::nn::generate(model, {prompt}, options);

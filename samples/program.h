@@ -24,6 +24,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "mezzo/autocast.h"
+
 namespace program {
 
 // Parses the whole text as a decimal number; returns false for anything else, and for numbers outside of T's
@@ -69,8 +71,17 @@ inline CLI::Option* add_device(CLI::App& app, std::string& device) {
 }
 inline CLI::Option* add_precision(CLI::App& app, std::string& precision) {
     return app
-        .add_option("--precision", precision, "fp32; bf16: autocast; fp16: autocast and gradient scaler")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+        .add_option(
+            "--precision", precision,
+            "fp32; bf16: autocast; fp16: autocast and gradient scaler; fp8: bf16 with float8 products")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16", "fp8"}));
+}
+// The scope of such a precision. Samples are small, so layers of any size are in float8.
+inline mezzo::amp::AutocastOptions autocast(const std::string& precision) {
+    mezzo::amp::AutocastOptions result{.dtype = precision == "fp16" ? mezzo::float16 : mezzo::bfloat16,
+                                       .enabled = precision != "fp32"};
+    if (precision == "fp8") result.fp8 = mezzo::amp::Fp8{.least_size = 16};
+    return result;
 }
 // `of` describes its use, such as "of weights and order".
 inline CLI::Option* add_seed(CLI::App& app, std::uint64_t& seed, const char* of) {

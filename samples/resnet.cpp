@@ -92,6 +92,7 @@ mz::io::Metadata settings_of(const Options& o, const Images& images, const mz::n
 
 mz::training::Precision precision_of(const Options& o) {
     if (o.precision == "fp16") return mz::training::Precision::float16;
+    if (o.precision == "fp8") return mz::training::Precision::fp8;
     return o.precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
 }
 
@@ -358,9 +359,8 @@ void save(const Options& o, const ImageFormat& format, const mz::nn::ResNet& mod
 // Prints class, probability and name of each file.
 void predict(const Options& o, const ImageFormat& format, mz::nn::ResNet& model) {
     const mz::NoGrad no_grad;
-    const bool mixed = o.opt_level.empty() ? o.precision != "fp32" : o.opt_level == "O1";
-    const mz::amp::Autocast scope(
-        {.dtype = o.precision == "bf16" ? mz::bfloat16 : mz::float16, .enabled = mixed});
+    const std::string of_level = o.opt_level == "O1" ? "fp16" : "fp32";
+    const mz::amp::Autocast scope(program::autocast(o.opt_level.empty() ? o.precision : of_level));
     model.eval();
     for (const std::string& file : o.predict) {
         const mz::Tensor image = read_one(file, format).to(*o.device).to(model.conv1.weight.dtype());

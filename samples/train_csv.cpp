@@ -28,6 +28,7 @@ struct Settings {
 
     mz::training::Precision mixed() const {
         if (precision == "fp16") return mz::training::Precision::float16;
+        if (precision == "fp8") return mz::training::Precision::fp8;
         return precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
     }
     // Settings that must be the same when a training is resumed.

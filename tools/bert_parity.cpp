@@ -108,7 +108,7 @@ void run(const Settings& s) {
 }
 
 void add_options(CLI::App& app, Settings& s) {
-    program::add_precision(app, s.precision);
+    program::add_precision(app, s.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
     const auto size = program::in_range<std::int64_t>(1, 1 << 20);
     app.add_option("--layers", s.config.num_hidden_layers)->transform(size);
     app.add_option("--hidden", s.config.hidden_size)->transform(size);

@@ -85,7 +85,7 @@ void run(const Settings& s) {
 
 void add_options(CLI::App& app, Settings& s) {
     app.add_option("--what", s.what)->check(CLI::IsMember({"logits", "training", "generation"}));
-    program::add_precision(app, s.precision);
+    program::add_precision(app, s.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
     app.add_option("--batch", s.batch)->transform(program::positive());
     app.add_option("--length", s.length)->transform(program::positive());
     app.add_option("--steps", s.steps)->transform(program::positive());

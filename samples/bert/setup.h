@@ -46,11 +46,8 @@ struct Options {
     mezzo::training::Precision trainer_precision() const {
         using mezzo::training::Precision;
         if (precision == "fp16") return Precision::float16;
+        if (precision == "fp8") return Precision::fp8;
         return precision == "bf16" ? Precision::bfloat16 : Precision::float32;
-    }
-    mezzo::amp::AutocastOptions autocast() const {
-        return {.dtype = precision == "bf16" ? mezzo::bfloat16 : mezzo::float16,
-                .enabled = precision != "fp32"};
     }
 };
 

@@ -20,7 +20,7 @@ def last_f1(output):
 
 
 def learns(folder, out):
-    for precision in ("fp32", "bf16", "fp16"):
+    for precision in ("fp32", "bf16", "fp16", "fp8"):
         result = run("--data", folder, *SIZES, "--epochs", 6, "--lr", 5e-3, "--precision", precision, "--save", out / precision,
                      "--tensorboard", out / "log" / precision)
         output, progress = result.stdout, result.stderr

@@ -24,7 +24,7 @@ def reports(text):
 def test_training(text):
     first, last = {}, {}
     for architecture in ("gpt", "llama"):
-        for precision in ("fp32", "bf16", "fp16"):
+        for precision in ("fp32", "bf16", "fp16", "fp8"):
             result = run("--text", text, "--architecture", architecture, "--precision", precision, "--steps", 80, "--report-every", 10,
                          "--lr", "1e-2", "--dropout", 0, "--prompt", "the quick ", *SMALL)
             rows = reports(result.stdout)

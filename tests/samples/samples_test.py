@@ -47,7 +47,7 @@ def test_mlp():
 
 def test_fashion_mnist():
     final = {}
-    for precision in ("fp32", "bf16", "fp16"):
+    for precision in ("fp32", "bf16", "fp16", "fp8"):
         result = run(FASHION, "--precision", precision, "--device", "cpu")
         match = re.search(r"^\s+8\s+\S+\s+(\S+)%\s+(\S+)%", result.stdout, re.M)
         expect(result.returncode == 0 and match and not result.stderr, f"fashion_mnist {precision} runs, stderr empty", result)

@@ -36,7 +36,7 @@ def spirals(path, count=600):
 
 
 def learns(data):
-    for precision in ("fp32", "bf16", "fp16"):
+    for precision in ("fp32", "bf16", "fp16", "fp8"):
         result = run("--data", data, "--target", "kind", "--precision", precision, "--epochs", 40)
         share = float(re.search(r"test accuracy ([\d.]+) %", result.stdout)[1])
         assert share >= 97, f"{precision}: {share} %"

@@ -1,0 +1,59 @@
+// The code of docs/guide/below_16_bit.md.
+#include <catch2/catch.hpp>
+
+#include <iostream>
+
+#include "mezzo/mezzo.h"
+
+namespace mz = mezzo;
+
+namespace {
+
+struct Net : mz::nn::Module {
+    mz::Tensor operator()(const mz::Tensor& x) const { return head(body(x)); }
+    mz::nn::Linear body{512, 512}, head{512, 16};
+    MEZZO_MODULE(Net, body, head)
+};
+
+}  // namespace
+
+TEST_CASE("page below 16 bit: a step in float8", "[docs]") {
+    Net net;
+    mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    const mz::Tensor x = mz::randn({512, 512}), labels = mz::zeros({512}, {.dtype = mz::int64});
+    // begin
+    net.head.set_fp8(false);
+    // end
+    mz::amp::clear_autocast_report();
+    mz::amp::collect_autocast_report(true);
+    // begin
+    mz::Tensor loss;
+    {
+        const mz::amp::Autocast scope({.dtype = mz::bfloat16, .fp8 = mz::amp::Fp8{}});
+        loss = mz::cross_entropy(net(x), labels);
+    }
+    loss.backward();  // float8 products, too
+    optimizer.step();
+    // end
+    mz::amp::collect_autocast_report(false);
+    std::ostringstream text;
+    std::streambuf* const before = std::cout.rdbuf(text.rdbuf());
+    // begin
+    for (const mz::amp::AutocastReportLine& line : mz::amp::autocast_report())
+        if (!line.reason.empty()) std::cout << line.op << ": " << line.reason << '\n';
+    // end
+    std::cout.rdbuf(before);
+    mz::amp::clear_autocast_report();
+    CHECK(text.str() == "linear: set_fp8(false)\n");
+}
+
+TEST_CASE("page below 16 bit: quantize()", "[docs]") {
+    // begin
+    const mz::Tensor x = mz::Tensor::from({0.1f, -2, 30});
+    const mz::Quantized q = mz::quantize(x);    // float8_e4m3fn, and 448 / 30 rounded down to a power of two
+    const float scale = q.scale.item<float>();  // 8
+    const std::vector<float> back = mz::dequantize(q).to_vector<float>();  // 0.1016, -2, 30
+    // end
+    CHECK(scale == 8);
+    CHECK(back == std::vector<float>{0.1015625f, -2, 30});
+}
