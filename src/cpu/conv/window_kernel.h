@@ -10,12 +10,13 @@ namespace mezzo::cpu {
 namespace {
 
 // R windows times C vectors of columns. The windows are read without im2col, one pointer each.
-template <int R, int C>
-void window_tile(const WindowTile& w, const float* const* lines, const float* b, float* t) {
+template <int R, int C> void window_tile(const WindowTile& w, const float* const* lines, const float* b,
+                                         float* t, const char* result) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) __builtin_prefetch(t + r * w.ldt + c * lanes, 1);
+        for (int c = 0; c < C; ++c)
+            __builtin_prefetch(result + r * w.ld_result + c * lanes * int(sizeof(float)), 1);
     Vector sum[R][C] = {};
     for (std::int64_t tap = 0; tap < w.taps; ++tap, lines += w.ld_lines) {
         const float* a[R];
@@ -36,30 +37,29 @@ void window_tile(const WindowTile& w, const float* const* lines, const float* b,
 
 // The windows from i on, R at a time, and the last ones in smaller and smaller groups: a kernel for each
 // number of them would make the library larger and hardly anything faster.
-template <int R, int C>
-MEZZO_INLINE void window_rows(const WindowTile& w, std::int64_t i, const float* b, float* t) {
-    for (; i + R <= w.rows; i += R) window_tile<R, C>(w, w.lines + i, b, t + i * w.ldt);
-    if constexpr (R > 1) window_rows<R / 2, C>(w, i, b, t);
+template <int R, int C> MEZZO_INLINE void window_rows(const WindowTile& w, std::int64_t i, const float* b,
+                                                      float* t, const char* result) {
+    for (; i + R <= w.rows; i += R)
+        window_tile<R, C>(w, w.lines + i, b, t + i * w.ldt, result + i * w.ld_result);
+    if constexpr (R > 1) window_rows<R / 2, C>(w, i, b, t, result);
 }
 
 // One panel of C vectors. More windows at a time where it has few columns, so that there are enough sums in
 // flight.
-template <int C> MEZZO_INLINE void window_panel(const WindowTile& w, const float* b, float* t) {
-    window_rows<C * 2 <= nr / lanes ? 2 * mr : mr, C>(w, 0, b, t);
+template <int C>
+MEZZO_INLINE void window_panel(const WindowTile& w, const float* b, float* t, const char* result) {
+    window_rows<C * 2 <= nr / lanes ? 2 * mr : mr, C>(w, 0, b, t, result);
 }
 
-template <int C = nr / lanes>
-MEZZO_INLINE void some_panel(const WindowTile& w, std::int64_t vectors, const float* b, float* t) {
+template <int C = nr / lanes> MEZZO_INLINE void some_panel(const WindowTile& w, std::int64_t vectors) {
     if constexpr (C > 1) {
-        if (vectors < C) return some_panel<C - 1>(w, vectors, b, t);
+        if (vectors < C) return some_panel<C - 1>(w, vectors);
     }
-    window_panel<C>(w, b, t);
+    window_panel<C>(w, w.b, w.t, w.result);
 }
 
 template <int = 0> void multiply_windows(const WindowTile& w) {
-    const float* b = w.b;
-    for (std::int64_t j = 0; j < w.columns; j += nr, b += w.panel)
-        some_panel(w, smaller(nr / lanes, (w.columns - j + lanes - 1) / lanes), b, w.t + j);
+    some_panel(w, (w.columns + lanes - 1) / lanes);
 }
 
 template <int = 0> void find(const char* first, std::int64_t stride, std::int64_t n, const char** to) {

@@ -29,6 +29,8 @@ constexpr std::int64_t shared_floats = 1 << 21, own_floats = 1 << 18;
 constexpr std::int64_t step_block = 1024;       // of a panel, which stays in the L2 cache
 constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
 constexpr std::int64_t most_rows = 384, least_rows = 48;
+constexpr std::int64_t sum_floats = 2048;  // finished at once, from the L1 cache
+constexpr auto float_bytes = std::int64_t(sizeof(float));
 
 // Buffers of each thread. weight and bias belong to the thread that called, the others to each that computes.
 struct Scratch {
@@ -140,22 +142,31 @@ private:
         find_lines(group, begin, rows, lines);
         const bool direct = p.result.dense() && p.result.type == float32 && !bias && !p.residual &&
                             p.activation == Activation::none && width % kernels.lanes == 0;
-        const std::int64_t at = group * columns + j;
-        float* const y = reinterpret_cast<float*>(p.result.data) + begin * p.result.pixel + at;
         float* const sums =
             direct ? nullptr : scratch().sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
         for (std::int64_t q = 0; q < width; q += kernels.nr) {
             WindowTile tile{};
             tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = ld_lines(rows);
             tile.rows = rows, tile.columns = std::min<std::int64_t>(kernels.nr, width - q);
-            tile.t = direct ? y + q : sums, tile.ldt = direct ? p.result.pixel : kernels.nr;
-            multiply(tile, b + q * steps);
-            if (!direct) finish(at + q, begin, rows, tile.columns, sums);
+            tile.t = sums, tile.ldt = kernels.nr;
+            tile.result = reinterpret_cast<char*>(sums);
+            const std::int64_t at = group * columns + j + q;
+            if (p.result.dense()) {
+                const auto size = std::int64_t(size_of(p.result.type));
+                tile.result = p.result.data + (begin * p.result.pixel + at) * size;
+                tile.ld_result = p.result.pixel * size;
+            }
+            if (direct) tile.t = reinterpret_cast<float*>(tile.result), tile.ldt = p.result.pixel;
+            multiply(tile, b + q * steps, [&](const WindowTile& part, std::int64_t first_row) {
+                kernels.multiply(part);
+                if (!direct) finish(at, begin + first_row, part.rows, part.columns, part.t);
+            });
         }
     }
 
-    // All steps, as many at once as step_block.
-    void multiply(WindowTile& tile, const float* b) const {
+    // All steps, as many at once as step_block. For the last of them calls last(part of the tile, its first
+    // row) instead of the kernel, for a few rows at a time, whose sums are then in the L1 cache.
+    template <class F> void multiply(WindowTile& tile, const float* b, const F& last) const {
         const float* const* const lines = tile.lines;
         const std::int64_t some = std::clamp<std::int64_t>(step_block / std::max<std::int64_t>(1, channels),
                                                            1, std::max<std::int64_t>(1, taps));
@@ -169,10 +180,28 @@ private:
                 tile.first = c, tile.steps = std::min(part, channels - c);
                 tile.b = b + (t * channels + c) * kernels.nr;
                 tile.accumulate = t > 0 || c > 0;
-                kernels.multiply(tile);
+                if (t + tile.taps == taps && c + tile.steps == channels) {
+                    by_rows(tile, last);
+                    continue;
+                }
+                WindowTile sums = tile;
+                sums.result = reinterpret_cast<char*>(tile.t), sums.ld_result = tile.ldt * float_bytes;
+                kernels.multiply(sums);
             }
             t += tile.taps;
         } while (t < taps);
+    }
+
+    template <class F> void by_rows(const WindowTile& tile, const F& f) const {
+        if (reinterpret_cast<char*>(tile.t) == tile.result && p.result.dense()) return f(tile, 0);
+        const std::int64_t unit = 2 * kernels.mr, some = sum_floats / kernels.nr / unit * unit;
+        for (std::int64_t i = 0; i < tile.rows; i += some) {
+            WindowTile part = tile;
+            part.lines += i, part.rows = std::min(some, tile.rows - i);
+            part.result += i * tile.ld_result;
+            if (tile.accumulate) part.t += i * tile.ldt;  // otherwise all rows take the same memory in turn
+            f(part, i);
+        }
     }
 
     void find_lines(std::int64_t group, std::int64_t begin, std::int64_t rows, const char** lines) const {

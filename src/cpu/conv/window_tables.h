@@ -7,7 +7,7 @@
 
 namespace mezzo::cpu {
 
-// Product of slots [first, first + steps) of some taps of some windows with panels of the weight. A slot is
+// Product of slots [first, first + steps) of some taps of some windows with a panel of the weight. A slot is
 // 32 bits: one channel as float32, or two as bfloat16. The channels of tap t of window i lie at lines[t *
 // ld_lines + i]. Behind the last window of a tap there are 2 * mr more pointers, which need not be valid:
 // their targets are prefetched.
@@ -15,12 +15,14 @@ struct WindowTile {
     const float* const* lines;
     std::int64_t ld_lines;
     std::int64_t taps, first, steps;
-    const float* b;      // panels of nr columns, from the first of these slots on
-    std::int64_t panel;  // floats from one panel to the next
+    const float* b;  // a panel of nr columns, from the first of these slots on
     std::int64_t rows, columns;
     float* t;  // [rows, columns]; columns are written up to a multiple of the vector width
     std::int64_t ldt;
     bool accumulate;  // t += instead of t =
+    // The results that follow from t, or t itself, and the bytes from row to row: prefetched.
+    char* result;
+    std::int64_t ld_result;
 };
 
 // Neighbouring pixels of products whose steps are one channel each: step t of pixel i, channel c is element
