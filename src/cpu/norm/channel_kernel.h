@@ -65,9 +65,9 @@ MEZZO_INLINE unsigned read_bits(const std::uint8_t* bits) {
     return word;
 }
 
-// Bytes between an element and the ones that are prefetched when it is written. A store to a line that no cache
-// holds waits until the line has been read, and few such stores wait at once: without prefetches writing takes
-// two to three times as long. The memory may end before.
+// Bytes between an element and the ones that are prefetched when it is written. A store to a line that no
+// cache holds waits until the line has been read, and few such stores wait at once: without prefetches
+// writing takes two to three times as long. The memory may end before.
 constexpr std::int64_t ahead = 8192;
 
 // Prefetches the unit of elements `bytes` behind p, which will be written. As numbers, because it may lie
