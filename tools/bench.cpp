@@ -4,6 +4,8 @@
 #include <mezzo/mezzo.h>
 #include <mezzo/models/bert.h>
 #include <mezzo/models/bert_config.h>
+#include <mezzo/models/generate.h>
+#include <mezzo/models/gpt.h>
 #include <mezzo/models/resnet.h>
 #include <sys/resource.h>
 
@@ -129,6 +131,24 @@ Step lstm_step(const Settings& s, std::int64_t hidden, std::int64_t batch, std::
                          [=, &s] { return mz::mse_loss(net(x.to(s.device)).output, y.to(s.device)); });
 }
 
+// One token of a text of GPT-2 small, which begins anew after 96 tokens. 16 bit means a model of that dtype.
+Step generation_step(const Settings& s) {
+    mz::manual_seed(0);
+    auto model = std::make_shared<mz::nn::Gpt>(mz::nn::GptConfig{});
+    model->eval();
+    model->to(s.device);
+    model->to(s.dtype());
+    auto cache = std::make_shared<mz::nn::KeyValueCache>(128);
+    auto token = std::make_shared<std::int64_t>(0);
+    return [=, &s] {
+        const mz::InferenceMode scope;
+        if (cache->length() == cache->max_length()) cache->truncate(32);
+        const mz::Tensor ids = mz::full({1, 1}, *token, {.dtype = mz::int64, .device = s.device});
+        const mz::Tensor logits = model->next_logits(ids, {.cache = cache.get()});
+        *token = mz::nn::sample_token(logits.to_vector<float>(), {}, {.temperature = 0});
+    };
+}
+
 // An op on tensors of the given shapes in the case's dtype, without gradients.
 Step op_step(const Settings& s, const std::vector<mz::Shape>& shapes,
              const std::function<mz::Tensor(const mz::Tensors&)>& op) {
@@ -183,6 +203,7 @@ const std::map<std::string, Make>& cases() {
         {"resnet50_128", [](const Settings& s) { return resnet_step(s, 50, cifar, 128, 32); }},
         {"resnet50_imagenet",
          [](const Settings& s) { return resnet_step(s, 50, mz::nn::ResNetStem::imagenet, 8, 224); }},
+        {"gpt2_token", generation_step},
         {"lstm512", [](const Settings& s) { return lstm_step(s, 512, 32, 64); }},
         {"resnet20", [](const Settings& s) { return resnet_step(s, 20, cifar, 128, 32); }},
         {"matmul", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return mz::matmul(x[0], x[1]); })},

@@ -2,6 +2,7 @@
 #include "mezzo/models/generate.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
@@ -70,12 +71,13 @@ private:
     std::vector<std::int64_t> choose(const std::vector<float>& logits, std::int64_t step) {
         const std::size_t vocabulary = logits.size() / texts_.size();
         std::vector<std::int64_t> next(texts_.size());
+        std::vector<float> own;
         bool go_on = true, any = false;
         for (std::size_t i = 0; i < texts_.size() && go_on; ++i) {
             if (ended_[i]) continue;
             const auto first = logits.begin() + std::ptrdiff_t(i * vocabulary);
-            const std::vector<float> own(first, first + std::ptrdiff_t(vocabulary));
-            next[i] = sample_token(own, texts_[i], options_.sampling,
+            if (texts_.size() > 1) own.assign(first, first + std::ptrdiff_t(vocabulary));
+            next[i] = sample_token(texts_.size() > 1 ? own : logits, texts_[i], options_.sampling,
                                    {.seed = options_.seed, .row = i, .step = std::uint64_t(step)});
             texts_[i].push_back(next[i]);
             ended_[i] = next[i] == options_.eos_token_id;
@@ -115,7 +117,9 @@ void check_request(const CausalLm& model, const Texts& prompts, const GenerateOp
 
 Texts generate(const CausalLm& model, const Texts& prompts, const GenerateOptions& options) {
     check_request(model, prompts, options);
-    const InferenceMode plain;
+    const NoGrad plain;
+    std::optional<InferenceMode> packing;
+    if (options.pack_weights) packing.emplace();
     return Generation(model, prompts, options).run();
 }
 

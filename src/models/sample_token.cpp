@@ -10,17 +10,30 @@ namespace mezzo::nn {
 
 namespace {
 
-void check_logits(const std::vector<float>& logits) {
+// Returns the largest logit. Looks at several at once, so that no comparison waits for the one before.
+float checked_maximum(const std::vector<float>& logits) {
     check(!logits.empty(), ErrorKind::value, "sample_token: there are no logits");
-    bool any = false;
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-        const float x = logits[i];
-        check(!std::isnan(x) && x != INFINITY, ErrorKind::value, "sample_token: the logit of token ",
-              std::int64_t(i), " is ", double(x),
-              "; the model's parameters or its 16-bit activations have left their range");
-        any = any || x != -INFINITY;
+    constexpr std::size_t lanes = 16;
+    float top[lanes];
+    int wrong[lanes] = {};
+    std::fill_n(top, lanes, -INFINITY);
+    const auto take = [&](std::size_t lane, float x) {
+        top[lane] = x > top[lane] ? x : top[lane];
+        wrong[lane] |= !(x < INFINITY);
+    };
+    std::size_t i = 0;
+    for (; i + lanes <= logits.size(); i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane) take(lane, logits[i + lane]);
+    for (; i < logits.size(); ++i) take(0, logits[i]);
+    for (std::size_t lane = 1; lane < lanes; ++lane) take(0, top[lane]), wrong[0] |= wrong[lane];
+    if (wrong[0] != 0) {
+        const auto at = std::find_if(logits.begin(), logits.end(), [](float x) { return !(x < INFINITY); });
+        fail(ErrorKind::value, "sample_token: the logit of token ", std::int64_t(at - logits.begin()), " is ",
+             double(*at), "; the model's parameters or its 16-bit activations have left their range");
     }
-    check(any, ErrorKind::value, "sample_token: all ", std::int64_t(logits.size()), " logits are -inf");
+    check(top[0] != -INFINITY, ErrorKind::value, "sample_token: all ", std::int64_t(logits.size()),
+          " logits are -inf");
+    return top[0];
 }
 
 void penalize(std::vector<float>& logits, std::vector<std::int64_t> text, double penalty) {
@@ -54,12 +67,24 @@ double total_of(const std::vector<Candidate>& candidates) {
     return total;
 }
 
-void keep_top_k(std::vector<Candidate>& candidates, std::size_t k) {
-    if (k >= candidates.size()) return;
-    std::nth_element(candidates.begin(), candidates.begin() + std::ptrdiff_t(k - 1), candidates.end(),
-                     likelier);
-    candidates.resize(k);
-    std::sort(candidates.begin(), candidates.end(), likelier);  // nth_element does not sort
+// All tokens with their logits as weights, or the k likeliest of them, the likeliest first.
+std::vector<Candidate> candidates_of(const std::vector<float>& logits, std::size_t k) {
+    std::vector<Candidate> kept;
+    kept.reserve(std::min(k, logits.size()));
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+        const Candidate next{std::int64_t(i), double(logits[i])};
+        if (i < k) {
+            kept.push_back(next);
+        } else if (i == k) {
+            std::make_heap(kept.begin(), kept.end(), likelier);  // the least likely is in front
+        }
+        if (i < k || next.weight <= kept.front().weight) continue;
+        std::pop_heap(kept.begin(), kept.end(), likelier);
+        kept.back() = next;
+        std::push_heap(kept.begin(), kept.end(), likelier);
+    }
+    if (k < logits.size()) std::sort_heap(kept.begin(), kept.end(), likelier);
+    return kept;
 }
 
 // Keeps the likeliest tokens that make up p. Sorting 50,000 tokens would take as long as a small model, so
@@ -91,18 +116,20 @@ void check_sampling(const char* op, const SamplingOptions& o) {
 std::int64_t sample_token(const std::vector<float>& given, const std::vector<std::int64_t>& text,
                           const SamplingOptions& options, const SamplingPosition& position) {
     check_sampling("sample_token", options);
-    check_logits(given);
-    std::vector<float> logits = given;
-    if (options.repetition_penalty != 1) penalize(logits, text, options.repetition_penalty);
-    const std::int64_t likeliest = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    float top = checked_maximum(given);
+    std::vector<float> changed;
+    if (options.repetition_penalty != 1) {
+        changed = given;
+        penalize(changed, text, options.repetition_penalty);
+        top = *std::max_element(changed.begin(), changed.end());
+    }
+    const std::vector<float>& logits = changed.empty() ? given : changed;
+    const std::int64_t likeliest = std::find(logits.begin(), logits.end(), top) - logits.begin();
     if (options.temperature == 0) return likeliest;
 
-    std::vector<Candidate> candidates(logits.size());
-    for (std::size_t i = 0; i < logits.size(); ++i)
-        candidates[i] = {
-            std::int64_t(i),
-            std::exp((double(logits[i]) - double(logits[std::size_t(likeliest)])) / options.temperature)};
-    if (options.top_k > 0) keep_top_k(candidates, std::size_t(options.top_k));
+    const std::size_t k = options.top_k > 0 ? std::size_t(options.top_k) : logits.size();
+    std::vector<Candidate> candidates = candidates_of(logits, k);
+    for (Candidate& c : candidates) c.weight = std::exp((c.weight - double(top)) / options.temperature);
     if (options.top_p < 1) keep_top_p(candidates, options.top_p);
     const double drawn = uniform(position) * total_of(candidates);
     double sum = 0;

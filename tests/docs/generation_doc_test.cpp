@@ -68,7 +68,7 @@ TEST_CASE("generation document: a cache by hand", "[generate]") {
     const nn::Gpt model = mz::test::filled_gpt();
     const mz::Tensor prompt = mz::Tensor::from(std::vector<std::int64_t>{3, 1, 4}, {1, 3});
     // begin
-    const mz::NoGrad plain;
+    const mz::InferenceMode scope;                                     // NoGrad, with packed weights
     nn::KeyValueCache cache(16);                                       // most tokens
     mz::Tensor logits = model.next_logits(prompt, {.cache = &cache});  // [1, vocab_size]
     for (int i = 0; i < 5; ++i) {

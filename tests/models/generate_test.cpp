@@ -114,6 +114,21 @@ TEST_CASE("generate: autocast converts each weight once", "[generate]") {
     }
 }
 
+TEST_CASE("generate: packs weights unless it shall not", "[generate]") {
+    nn::Gpt model({.vocab_size = 4096, .n_positions = 16, .n_embd = 32, .n_layer = 1, .n_head = 4});
+    model.eval();
+    const auto packed = [&] {
+        const std::lock_guard lock(packed_mutex);
+        return bool(model.transformer.wte.weight->storage->packed);
+    };
+    GenerateOptions options{.max_new_tokens = 5, .sampling = {.temperature = 0}, .pack_weights = false};
+    const Texts plain = generate(model, {{1, 2}}, options);
+    CHECK_FALSE(packed());
+    options.pack_weights = true;
+    CHECK(generate(model, {{1, 2}}, options) == plain);
+    CHECK(packed());
+}
+
 TEST_CASE("generate: ends at eos_token_id, max_new_tokens or a callback's word", "[generate]") {
     const auto models = test::filled_models();
     const nn::CausalLm& model = *models[0];

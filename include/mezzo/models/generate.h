@@ -55,6 +55,7 @@ struct GenerateOptions {
     std::uint64_t seed = 0;
     std::optional<std::int64_t> eos_token_id = {};  // ends a text, and is its last token
     bool cache = true;                              // false: computes the whole text for each token
+    bool pack_weights = true;  // opens an InferenceMode: faster on the CPU, with a second copy of the weights
     OnToken on_token = [](std::size_t, std::int64_t) { return true; };
 };
 

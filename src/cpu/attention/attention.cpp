@@ -205,6 +205,7 @@ void scaled_dot_product_attention(In in, const kernels::ScaledDotProductAttentio
     if (in[0]->dtype == float64) return cpu::attention_f64(p, out);
     if (p.hides_nonfinite()) return cpu::attention_through_f64(in, at, out);
     const cpu::Heads y(out[0]);
+    if (p.query == 1 && out.size() == 1 && p.dropout.threshold == 0) return cpu::attention_of_one_query(p, y);
     const cpu::Forward forward(p, y, out, p.tiles()), on_vectors(p, y, out, nullptr);
     const std::int64_t chunk = cpu::chunk_of_queries(p, cpu::active_attention_kernels().gemm.nr);
     const std::int64_t chunks = (p.query + chunk - 1) / chunk;

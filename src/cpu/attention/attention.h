@@ -109,6 +109,9 @@ void write_transposed(const GemmKernels& gemm, const float* sums, std::int64_t d
 void write_rows(const float* t, std::int64_t ldt, std::int64_t rows, std::int64_t columns, float alpha,
                 const Heads& y, char* to);
 
+// Attention of one query per head without dropout, to y; not for float64.
+void attention_of_one_query(const AttentionProblem& p, const Heads& y);
+
 // The float64 kernels, which compute one row of weights at a time.
 void attention_f64(const AttentionProblem& p, Out out);
 // The same for inputs of any floating dtype. For no query does it read a key or value that is hidden from the

@@ -1,0 +1,179 @@
+// Packed weights: bits of their products, and when copies are made, renewed and freed.
+#include "cpu/gemm/packed_weight.h"
+
+#include <array>
+#include <optional>
+#include <thread>
+
+#include "mezzo/amp.h"
+#include "mezzo/autograd.h"
+#include "mezzo/device.h"
+#include "mezzo/nn.h"
+#include "tests/cpu/gemm_case.h"
+#include "tests/support/support.h"
+
+using namespace gemm_case;
+
+namespace {
+
+// Numbers of few bits, so that their products are exact and FMA makes no difference.
+Tensor numbers(std::int64_t rows, std::int64_t columns, Dtype dtype, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<double> values(static_cast<std::size_t>(rows * columns));
+    for (double& x : values) x = (double(random() % 255) - 127) * std::ldexp(1.0, -int(random() % 12));
+    return Tensor::from(values, {rows, columns}).to(dtype);
+}
+
+// The product of two rows of k elements by packed_weight.h's order of additions.
+float in_order(const std::vector<float>& x, const std::vector<float>& y) {
+    double total = 0;
+    for (std::size_t first = 0; first < x.size(); first += 2048) {
+        const std::size_t end = std::min(x.size(), first + 2048);
+        std::array<float, 4> s{};
+        for (std::size_t p = first; p < end; ++p) s[p % 4] += x[p] * y[p];
+        const float part = (s[0] + s[1]) + (s[2] + s[3]);
+        if (x.size() <= 2048) return part;
+        total += double(part);
+    }
+    return float(total);
+}
+
+std::size_t allocated() { return memory_stats(cpu_device).allocated; }
+
+// Bytes that a packed copy of w takes; none if there is none.
+std::size_t packed_bytes(const Tensor& w) {
+    const std::lock_guard lock(packed_mutex);
+    return w->storage->packed ? w->storage->packed->bytes : 0;
+}
+
+bool equal_bits(const Tensor& a, const Tensor& b) {
+    return a.to(float32).to_vector<float>() == b.to(float32).to_vector<float>();
+}
+
+}  // namespace
+
+TEST_CASE("packed weights: every instruction set adds in one order", "[gemm]") {
+    struct Size {
+        std::int64_t n, k;
+    };
+    for (const Size size : {Size{85, 773}, Size{4096, 16}, Size{16, 4099}, Size{21846, 3}})
+        for (const Dtype dtype : {float32, bfloat16, float16}) {
+            const Tensor w = numbers(size.n, size.k, dtype, 1), x = numbers(8, size.k, bfloat16, 2);
+            const InferenceMode scope;
+            const Ref<Storage> packed = cpu::packed_weight(w, 8);
+            REQUIRE(packed);
+            const std::vector<float> rows = x.to(float32).to_vector<float>(),
+                                     lines = w.to(float32).to_vector<float>();
+            const auto line = [&](const std::vector<float>& from, std::int64_t i) {
+                return std::vector<float>(from.begin() + i * size.k, from.begin() + (i + 1) * size.k);
+            };
+            for (const Variant& v : variants())
+                for (const std::int64_t m : {1, 2, 3, 5, 8}) {
+                    if (v.kernels->panels == nullptr) continue;
+                    CAPTURE(v.name, size.n, size.k, name(dtype), m);
+                    std::vector<float> c(static_cast<std::size_t>(m * size.n), NAN);
+                    Gemm g{
+                        .m = m, .n = size.n, .k = size.k, .trans_b = true, .a = raw(x), .a_type = bfloat16};
+                    g.lda = g.ldb = size.k, g.ldc = size.n;
+                    g.b = raw(w), g.b_type = dtype, g.c = c.data();
+                    g.b_panels = cpu::panels_of(*packed);
+                    cpu::gemm(g, *v.kernels);
+                    int wrong = 0;
+                    for (std::int64_t i = 0; i < m; ++i)
+                        for (std::int64_t j = 0;
+                             j<size.n; j += size.n> 1000 && j > 50 && j < size.n - 50 ? 17 : 1)
+                            wrong += c[static_cast<std::size_t>(i * size.n + j)] !=
+                                     in_order(line(rows, i), line(lines, j));
+                    CHECK(wrong == 0);
+                }
+        }
+}
+
+TEST_CASE("packed weights: linear with bias and activation follows float64", "[gemm]") {
+    for (const Dtype dtype : {float32, bfloat16, float16}) {
+        const Tensor w = test::tensor_of(test::random_values(300 * 400, 1, test::Domain::any), {300, 400},
+                                         dtype),
+                     x = test::tensor_of(test::random_values(3 * 400, 2, test::Domain::any), {3, 400}, dtype),
+                     bias = test::tensor_of(test::random_values(300, 3, test::Domain::any), {300}, dtype);
+        const Tensor want = relu(linear(x.to(float64), w.to(float64), bias.to(float64)));
+        const InferenceMode scope;
+        const Tensor y = linear(x, w, bias, LinearActivation::relu);
+        CHECK(packed_bytes(w) > 0);
+        CHECK(all_close(y.to(float64), want, dtype == float32 ? 1e-5 : 1e-2, dtype == float32 ? 1e-4 : 0.5));
+        CHECK(equal_bits(y.slice(0, 1, 2), linear(x.slice(0, 1, 2), w, bias, LinearActivation::relu)));
+        const int threads = num_threads();
+        set_num_threads(threads == 3 ? 2 : 3);
+        const Tensor again = linear(x, w, bias, LinearActivation::relu);
+        set_num_threads(threads);
+        CHECK(equal_bits(y, again));
+    }
+}
+
+TEST_CASE("packed weights: a copy is made once, void after a write, and freed with the weight", "[gemm]") {
+    const std::size_t before = allocated();
+    {
+        const Tensor w = numbers(300, 400, bfloat16, 1), x = numbers(1, 400, bfloat16, 2);
+        const auto product = [&] { return linear(x, w); };
+        {
+            const NoGrad plain;
+            (void)product();
+        }
+        CHECK(packed_bytes(w) == 0);
+        const Tensor first = [&] {
+            const InferenceMode scope;
+            CHECK_FALSE(grad_enabled());
+            return product();
+        }();
+        CHECK(packed_bytes(w) >= 304 * 400 * 2);
+        CHECK(packed_bytes(w) < 304 * 400 * 2 + 1024);
+        const InferenceMode scope;
+        const void* const copy = cpu::packed_weight(w, 1).get();
+        CHECK(equal_bits(product(), first));
+        CHECK(cpu::packed_weight(w.detach(), 1).get() == copy);
+        CHECK_FALSE(cpu::packed_weight(w, 9));
+        CHECK_FALSE(cpu::packed_weight(w.slice(0, 0, 299), 1));
+        CHECK_FALSE(cpu::packed_weight(w.t(), 1));
+        CHECK_FALSE(cpu::packed_weight(w.to(float64), 1));
+        CHECK_FALSE(cpu::packed_weight(numbers(10, 10, float32, 1), 1));
+        w.mul_(2);
+        CHECK(equal_bits(product(), first * 2.0));
+        w.mutable_data<bfloat16_t>()[0] = bfloat16_t(NAN);
+        CHECK(std::isnan(product().to_vector<float>()[0]));
+    }
+    CHECK(allocated() == before);
+}
+
+TEST_CASE("packed weights: train() frees the copies of a module", "[gemm][nn]") {
+    nn::Linear layer(300, 400), other(300, 400);
+    layer.eval();
+    const Tensor x = numbers(1, 300, float32, 2);
+    const Tensor y = [&] {
+        const InferenceMode scope;
+        (void)other(x);
+        return layer(x);
+    }();
+    CHECK(packed_bytes(layer.weight) > 0);
+    CHECK(all_close(y, layer(x).detach(), 1e-5, 1e-5));
+    layer.eval();
+    CHECK(packed_bytes(layer.weight) > 0);
+    layer.train();
+    CHECK(packed_bytes(layer.weight) == 0);
+    CHECK(packed_bytes(other.weight) > 0);
+}
+
+TEST_CASE("packed weights: threads share the copy that one of them makes", "[gemm][threads]") {
+    const Tensor w = numbers(300, 400, bfloat16, 1), x = numbers(1, 400, bfloat16, 2);
+    std::optional<InferenceMode> scope;
+    scope.emplace();
+    const Tensor want = linear(x, numbers(300, 400, bfloat16, 1));
+    scope.reset();
+    std::array<Tensor, 4> got;
+    std::vector<std::thread> threads;
+    for (Tensor& y : got)
+        threads.emplace_back([&y, &w, &x] {
+            const InferenceMode own;
+            for (int i = 0; i < 10; ++i) y = linear(x, w);
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (const Tensor& y : got) CHECK(equal_bits(y, want));
+}
