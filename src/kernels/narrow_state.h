@@ -72,11 +72,10 @@ template <int bits, int i = 0> MEZZO_HD void decade_of_code(float c, float& slop
     base = c >= float(1 << i) ? own_base : base;
     if constexpr (i + 1 < bits) decade_of_code<bits, i + 1>(c, slope, base);
 }
-template <int bits> MEZZO_HD float dynamic_value(std::uint32_t code) {
-    const float c = static_cast<float>(static_cast<std::int32_t>(code));
+template <int bits> MEZZO_HD float dynamic_value(float code) {
     float slope = 0, base = 0;
-    decade_of_code<bits>(c, slope, base);
-    return c == float((1 << bits) - 1) ? 1.0f : slope * c + base;
+    decade_of_code<bits>(code, slope, base);
+    return code == float((1 << bits) - 1) ? 1.0f : slope * code + base;
 }
 
 // Selects the decade whose codes are the nearest to x: `slope` parts per unit, and `first`, its first code.
@@ -107,26 +106,42 @@ template <int bits> MEZZO_HD float dynamic_code(float x, float least) {
 }
 
 // A block's numbers are signed (sign and 7 bits) or not (8 bits). Not signed are second moments, by whose
-// square root an update divides: of them only 0 has code 0.
-MEZZO_HD float from_code(std::uint32_t code, bool with_sign, float maximum) {
+// square root an update divides: of them only 0 has code 0. Functions between codes and numbers take a code as
+// float: negative with a sign on reading, plus 128 with a sign on writing.
+MEZZO_HD float float_of_code(std::uint8_t code, bool with_sign) {
+    const std::int32_t c = code, negative = 128 - c;
+    return static_cast<float>(with_sign && c > 127 ? negative : c);
+}
+template <bool with_sign> MEZZO_HD float number_of_code(float code, float maximum) {
     if (!with_sign) return dynamic_value<8>(code) * maximum;
-    const float value = dynamic_value<7>(code & 0x7fu) * maximum;
-    return (code & 0x80u) != 0 ? -value : value;
+    const float value = dynamic_value<7>(math::abs(code)) * maximum;
+    return code < 0.0f ? -value : value;
 }
 // inverse: 1 / maximum, or 0 if the maximum is less than the least normal number, as all are 0 then.
 MEZZO_HD float inverse_of_maximum(float maximum) { return maximum >= 0x1p-126f ? 1 / maximum : 0.0f; }
-MEZZO_HD std::uint8_t to_code(float x, bool with_sign, float inverse) {
-    const float sign = with_sign && x < 0.0f ? 128.0f : 0.0f;
-    const float code =
-        with_sign ? dynamic_code<7>(math::abs(x) * inverse, 0) + sign : dynamic_code<8>(x * inverse, 1);
+template <bool with_sign> MEZZO_HD float code_of_number(float x, float inverse) {
+    if (!with_sign) return dynamic_code<8>(x * inverse, 1);
+    return dynamic_code<7>(math::abs(x) * inverse, 0) + (x < 0.0f ? 128.0f : 0.0f);
+}
+MEZZO_HD std::uint8_t stored_code(float code) {
     return static_cast<std::uint8_t>(static_cast<std::int32_t>(code));
 }
 
-// The first n numbers of a block.
+MEZZO_HD float from_code(std::uint32_t code, bool with_sign, float maximum) {
+    const float c = float_of_code(static_cast<std::uint8_t>(code), with_sign);
+    return with_sign ? number_of_code<true>(c, maximum) : number_of_code<false>(c, maximum);
+}
+MEZZO_HD std::uint8_t to_code(float x, bool with_sign, float inverse) {
+    return stored_code(with_sign ? code_of_number<true>(x, inverse) : code_of_number<false>(x, inverse));
+}
+
+// The first n numbers of a block. Bytes are converted in loops of their own: vectorised together with the
+// rest, four times as much code would be unrolled.
 template <bool with_sign>
 MEZZO_HD void read_block(float* __restrict to, const Block8& block, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = float_of_code(block.code[i], with_sign);
     const float maximum = block.maximum;
-    for (std::int64_t i = 0; i < n; ++i) to[i] = from_code(block.code[i], with_sign, maximum);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = number_of_code<with_sign>(to[i], maximum);
 }
 template <bool with_sign>
 MEZZO_HD void write_block(Block8& block, const float* __restrict from, std::int64_t n) {
@@ -137,9 +152,10 @@ MEZZO_HD void write_block(Block8& block, const float* __restrict from, std::int6
     }
     block.maximum = number_of(largest);
     const float inverse = inverse_of_maximum(block.maximum);
-    std::uint8_t* __restrict const code = block.code;
-    for (std::int64_t i = 0; i < n; ++i) code[i] = to_code(from[i], with_sign, inverse);
-    for (std::int64_t i = n; i < Block8::size; ++i) code[i] = 0;
+    float codes[Block8::size];
+    for (std::int64_t i = 0; i < n; ++i) codes[i] = code_of_number<with_sign>(from[i], inverse);
+    for (std::int64_t i = n; i < Block8::size; ++i) codes[i] = 0;
+    for (int i = 0; i < Block8::size; ++i) block.code[i] = stored_code(codes[i]);
 }
 
 MEZZO_FUNCTORS_CLOSE
