@@ -38,6 +38,7 @@ struct MEZZO_INTERNAL GradMeta {
     bool no_fp8 = false;  // a weight that products read in 16 bit under Autocast with fp8
     // An nn::Parameter that no module and no optimizer has listed (core/unlisted.h).
     std::atomic<bool> unlisted{false};
+    bool embedding = false;    // a table of which a step reads few rows
     GradientSlot gradient;     // of a leaf
     Ref<Node> node;            // of the op that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is

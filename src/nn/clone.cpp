@@ -44,7 +44,8 @@ public:
         own(p, [&] {
             Parameter copy(p.detach().clone());
             copy.set_requires_grad(trained);
-            copy->grads().no_fp8 = p->grad_meta && p->grad_meta->no_fp8;
+            copy->grads().no_fp8 = p->grads().no_fp8;
+            copy->grads().embedding = p->grads().embedding;
             return copy;
         });
     }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/tensor_impl.h"
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 #include "mezzo/module_scope.h"
@@ -49,6 +50,7 @@ Embedding::Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, co
     value.normal_(0, 1);
     if (padding_idx >= 0) value[padding_idx].zero_();
     weight = Parameter(value);
+    weight->grads().embedding = true;
 }
 
 std::string Embedding::describe() const {
@@ -65,6 +67,7 @@ Embedding Embedding::from_pretrained(const Tensor& weight, bool freeze, std::int
           "Embedding.from_pretrained: padding_idx ", padding_idx, " is outside the ", weight.size(0),
           " rows");
     result.weight = Parameter(weight.detach());
+    result.weight->grads().embedding = true;
     result.weight.set_requires_grad(!freeze);
     result.padding_idx = padding_idx;
     return result;

@@ -14,7 +14,10 @@ constexpr std::int64_t least_narrow = 4096;  // elements
 
 // Whether a parameter's state is wide by default. Rows of embeddings get few gradients, which 8 bit represent
 // badly (arXiv 2110.02861, section 2.3); vectors are biases and the weights of norms.
-bool is_sensitive(const Tensor& param) { return param.numel() < least_narrow || param.dim() < 2; }
+bool is_sensitive(const Tensor& param) {
+    return param.numel() < least_narrow || param.dim() < 2 ||
+           (param->grad_meta != nullptr && param->grad_meta->embedding);
+}
 
 bool has_signs(const OptimizerImpl& optimizer, std::size_t k) {
     return (optimizer.kind->signed_state >> k & 1) != 0;

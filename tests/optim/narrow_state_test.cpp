@@ -442,6 +442,16 @@ TEST_CASE("narrow state: what cannot have it keeps wide state or is refused", "[
     for (std::size_t i = 0; i < params.size(); ++i)
         CHECK(optimizer.impl().slots[i].state[0].dtype() == expected[i]);
 
+    nn::Embedding table(100, 64);
+    const nn::Embedding copy = nn::clone(table), loaded = nn::Embedding::from_pretrained(table.weight, false);
+    table.to(bfloat16);
+    for (const Tensor& weight : Tensors{table.weight, copy.weight, loaded.weight}) {
+        optim::AdamW of_table({weight}, {.states = StatePrecision::bf16});
+        weight.set_grad(ones_like(weight));
+        of_table.step();
+        CHECK(of_table.impl().slots[0].state[0].dtype() == float32);
+    }
+
     CHECK_THROWS_WITH(optim::AdamW(params, {.amsgrad = true, .states = StatePrecision::bf16}),
                       Catch::Contains("states in less than 32 bits need amsgrad = false"));
     CHECK_THROWS_WITH(optimizer.set_option("states", 4, 0), Catch::Contains("states is 4"));
