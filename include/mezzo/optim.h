@@ -26,10 +26,10 @@ struct OptimizerImpl;  // src/optim/optimizer.h
 
 // Storage of the float32 masters of 16-bit parameters.
 enum class MasterWeights : std::uint8_t {
-    whole,  // 4 bytes of an element, beside the parameter's 2
-    // 2 bytes beside the parameter's 2: a bfloat16 parameter is the upper half of its master, rounded to
-    // nearest, ties away from zero, and the lower half is stored. Training is that of float32 masters, bit for
-    // bit, but for the rounding of ties. Not for float16 parameters.
+    whole,  // 4 bytes of an element, and the parameter's 2
+    // 2 bytes, and the parameter's 2: a bfloat16 parameter is the upper half of its master, rounded to
+    // nearest, ties away from zero, and the lower half is stored. Training has the bits of float32 masters,
+    // except where ties are rounded. Not for float16 parameters.
     split,
 };
 
@@ -75,11 +75,10 @@ public:
     void set_option(const std::string& name, double value, std::size_t group);
 
     // Makes a float32 master weight for every 16-bit parameter: step() updates the master weight and writes
-    // the parameter from it. Elements of a parameter that are written otherwise become those of the master;
-    // with split masters any other write makes all elements of the parameter the master's. May be called
-    // again with the other storage, which keeps the values. Throws Error(dtype) for split masters of float16
-    // parameters, and Error(value) for those of an optimizer of mezzo/optim_in_ops.h, a CustomOptimizer or
-    // LBFGS.
+    // the parameter from it. If a program writes to a parameter, the changed elements become those of the
+    // master, or, if it is split, all elements do. A call with the other storage converts the masters. Throws
+    // Error(dtype) for split masters of float16 parameters, and Error(value) for split masters of a
+    // CustomOptimizer, LBFGS and the optimizers of mezzo/optim_in_ops.h.
     void use_master_weights(MasterWeights storage = MasterWeights::whole);
     // The float32 master weights of 16-bit parameters, and the other parameters themselves. A master weight
     // shares the gradient of its parameter if that is float32, as after GradScaler::unscale_(); otherwise it
@@ -90,10 +89,11 @@ public:
     // every group.
     [[nodiscard]] StateDict state_dict() const { return saved_state(); }
     // Restores a state_dict() of an optimizer of the same type, groups and shapes, master weights included:
-    // an optimizer without master weights has float32 ones afterwards; split ones stay split. Throws with nothing changed: Error(value) for
-    // another type or other groups, options out of their range, counts that are no whole numbers, and entries
-    // that are undefined, missing, unknown or there twice; Error(shape) for an entry of another shape;
-    // Error(dtype) for state that is not floating, and for the master of a parameter that is not 16 bit.
+    // an optimizer without master weights has float32 ones afterwards. Masters and moments are converted to
+    // this optimizer's storage of them. Throws with nothing changed: Error(value) for another type or other
+    // groups, options out of their range, counts that are no whole numbers, and entries that are undefined,
+    // missing, unknown or there twice; Error(shape) for an entry of another shape; Error(dtype) for state
+    // that is not floating, and for the master of a parameter that is not 16 bit.
     void load_state_dict(const StateDict& state) { restore_state(state); }
 
     // Number of this optimizer, unique in the process.

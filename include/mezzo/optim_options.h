@@ -15,10 +15,10 @@
 
 namespace mezzo::optim {
 
-// Storage of the moments of Adam and AdamW; 8 bit after Dettmers et al., arXiv 2110.02861. Moments in less than
-// 32 bits exclude amsgrad. Unless `narrow_all` is set, parameters of less than 4,096 elements or two dimensions
-// (such as biases and the weights of norms) and the weights of nn::Embedding keep float32, and float64
-// parameters always keep float64.
+// Storage of the moments of Adam and AdamW; 8 bit after Dettmers et al., arXiv 2110.02861. Moments in less
+// than 32 bits exclude amsgrad. Parameters of less than 4,096 elements or two dimensions (such as biases and
+// the weights of norms) and the weights of nn::Embedding keep float32 unless `narrow_all` is set. float64
+// parameters keep float64.
 enum class StatePrecision : std::uint8_t {
     fp32,            // float32, 8 bytes of an element
     bf16,            // bfloat16, 4: with stochastic rounding, which is unbiased

@@ -183,7 +183,7 @@ bool has_narrow_state(const ParamRef& ref) {
                        [](StateFormat format) { return format != StateFormat::wide; });
 }
 
-// Updates elements [i, i + loop.n). What is not stored as T is converted while it is in the cache.
+// Updates elements [i, i + loop.n). Those of another dtype than T are converted while they are in the cache.
 template <class T>
 void update_chunk(OptimizerId optimizer, UpdateLoop<T>& loop, const ParamRef& ref, std::int64_t i) {
     const Dtype dtype = dtype_of<T>();

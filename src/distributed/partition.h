@@ -8,8 +8,8 @@
 
 namespace mezzo::distributed {
 
-// The tensors are laid out one behind the other, each at a multiple of 256 elements; every rank owns an
-// equal range of this layout, of a multiple of 256 elements. So each rank has at most one part of a tensor, and all
+// The tensors are laid out one behind the other, each at a multiple of 256 elements; every rank owns an equal
+// range of this layout, of a multiple of 256 elements. So each rank has at most one part of a tensor, and all
 // ranks have equally many elements, up to rounding. Depends only on the sizes.
 class Partition {
 public:

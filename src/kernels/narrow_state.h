@@ -39,23 +39,23 @@ MEZZO_HD std::uint32_t joined(std::uint16_t high, std::uint16_t low) {
     return (std::uint32_t(high) << 16) + low - ((low & 0x8000u) << 1);
 }
 
-// Stochastic rounding to bfloat16: to one of the two neighbours, so that the mean is x. `random` are 16 random
-// bits. Infinity and NaN stay, and a finite number does not become infinite.
+// Stochastic rounding to bfloat16: to one of the two neighbours, so that the mean is the number. `random` is
+// 16 random bits. Infinity and NaN stay, and a finite number does not become infinite.
 MEZZO_HD std::uint16_t rounded_stochastically(std::uint32_t bits, std::uint32_t random) {
     const std::uint32_t sum = (bits + random) >> 16, up = (sum & 0x7f80u) == 0x7f80u ? sum - 1 : sum;
     const bool finite = (bits & 0x7f800000u) != 0x7f800000u, nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return static_cast<std::uint16_t>(finite ? up : bits >> 16 | (nan ? 0x40u : 0u));
 }
-// Philox key of the random bits for state k of parameter `number` in the update after `steps` others. Element i
-// of the parameter takes half-word i % 8 of block i / 8 (core/philox.h).
+// Philox key of the random bits for state k of parameter `number` in the update after `steps` others. Element
+// i of the parameter takes half-word i % 8 of block i / 8 (core/philox.h).
 MEZZO_HD std::uint64_t rounding_key(std::uint32_t number, int k, float steps) {
     const std::uint64_t stream = std::uint64_t(number) * 4 + static_cast<std::uint64_t>(k);
     return 0x5bd1e995a4093822u ^ (stream << 32 | static_cast<std::uint32_t>(steps));
 }
 
-// Dynamic tree code of `bits` bits for [0, 1], arXiv 2110.02861: the position i of a code's leading one chooses
-// a decade, the bits behind it one of 2^i equal parts of the decade's upper nine tenths. The code is the
-// middle of that part. 0 is 0, and the largest code is 1.
+// Dynamic tree code of `bits` bits for [0, 1], arXiv 2110.02861: the position i of a code's leading one
+// chooses a decade, the bits behind it one of 2^i equal parts of the decade's upper nine tenths. The code's
+// value is the middle of that part. 0 is 0, and the largest code is 1.
 //   value(c) = 10^(i + 1 - bits) (0.1 + 0.9 (c - 2^i + 0.5) / 2^i),  2^i <= c < 2^(i + 1)
 MEZZO_HD constexpr double ten_to(int n) {
     double power = 1;
@@ -105,9 +105,9 @@ template <int bits> MEZZO_HD float dynamic_code(float x, float least) {
     return x >= half_of_first ? c : small;
 }
 
-// A block's numbers are signed (sign and 7 bits) or not (8 bits). Not signed are second moments, by whose
-// square root an update divides: of them only 0 has code 0. Functions between codes and numbers take a code as
-// float: negative with a sign on reading, plus 128 with a sign on writing.
+// A block's numbers are signed (sign and 7 bits) or not (8 bits). Second moments are not signed, and an
+// update divides by their square root: of them only 0 has code 0. Functions between codes and numbers take a
+// code as float. A signed code is negative when it is read, and plus 128 when it is written.
 MEZZO_HD float float_of_code(std::uint8_t code, bool with_sign) {
     const std::int32_t c = code, negative = 128 - c;
     return static_cast<float>(with_sign && c > 127 ? negative : c);

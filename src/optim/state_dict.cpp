@@ -26,8 +26,8 @@ std::string slot_key(std::size_t slot, const std::string& name) {
 
 Tensor number(double value) { return scalar(value, {.dtype = float64}); }
 
-// A copy of a parameter's state or master; state of blocks is uint8 [blocks, 260], Block8s. If this process has only a shard of it, the copy is a partial
-// tensor in host memory, which is added to `incomplete`.
+// A copy of a parameter's state or master; of state in Block8s it is uint8 [blocks, 260]. If this process has
+// only a shard of it, the copy is a partial tensor in host memory, which is added to `incomplete`.
 Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& kept,
                std::vector<PartialTensor>& incomplete) {
     const Slot& slot = optimizer.slots[index];

@@ -185,7 +185,7 @@ void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool cond
     }
 }
 
-// What a group's updates do with state.
+// Use of state by the updates of a group.
 struct StateUse {
     unsigned used = 0;  // used_state()
     StateStorage storage;
