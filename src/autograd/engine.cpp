@@ -118,8 +118,8 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
     RunScope scope(this);
     if (targets_ && !parent_) targets_->find_paths(outputs);
     const auto go = [&] {
-        if (make != nullptr && (listener_ = make(outputs, create_graph_)))
-            notify_begin(outputs, grad_outputs);
+        if (!listener_ && make != nullptr) listener_ = make(outputs, create_graph_);
+        if (listener_) notify_begin(outputs, grad_outputs);
         for (std::size_t i = 0; i < outputs.size(); ++i) {
             Tensor gradient = root_gradient(outputs[i], grad_outputs, i);
             send(edge_of(outputs[i]), std::move(gradient));

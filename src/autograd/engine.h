@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "autograd/backward_listener.h"
@@ -103,6 +104,8 @@ public:
     // runs this one, of a checkpoint, inside of itself. It gets the gradients of leaves that are no targets.
     Engine(GradTargets* targets, bool create_graph, bool retain_graph, Engine* parent);
 
+    // Sets the listener of the pass. Without one, the pass asks make_backward_listener for it.
+    void listen(std::unique_ptr<BackwardListener> listener) { listener_ = std::move(listener); }
     void run(const Tensors& outputs, const Tensors& grad_outputs);
 
     bool create_graph() const { return create_graph_; }

@@ -2,8 +2,10 @@
 #include "optim/update.h"
 
 #include <exception>
+#include <unordered_map>
 #include <utility>
 
+#include "autograd/ready_backward.h"
 #include "core/step_recorder.h"
 #include "kernels/step_copies.h"
 #include "mezzo/record_function.h"
@@ -180,12 +182,43 @@ void read_counts(OptimizerImpl& optimizer) {
 
 namespace {
 
-// A skip that the host has decided; the device's counter includes it, too.
-void count_skipped_step(OptimizerImpl& optimizer) {
+// Counts a step that the host knows of, in the device's counter, too, which is a member of StepState.
+void count_step(OptimizerImpl& optimizer, std::size_t member, std::int64_t& count) {
     prepare_state(optimizer);
-    const std::int64_t index = offsetof(StepState, skipped) / sizeof(float);
+    const auto index = std::int64_t(member / sizeof(float));
     optimizer.state.slice(0, index, index + 1).add_(ones({1}, {.device = optimizer.device()}));
-    if (!optimizer.counts_on_device) ++optimizer.skipped;
+    if (!optimizer.counts_on_device) ++count;
+}
+
+// Updates one parameter with its gradient. counts: its StepState counts the update.
+void update_alone(OptimizerImpl& optimizer, std::size_t index, StepState* counts) {
+    const Slot& slot = optimizer.slots[index];
+    GradientList list = gradient_list(optimizer.type, {slot.param}, PendingFactors::apply);
+    if (list.refs.empty()) return;
+    list.indices.front() = index;
+    prepare_update(optimizer, list, false);
+    list.refs.front().group = 0;
+    const StepArgs args = step_args(optimizer, optimizer.groups[slot.group]);
+    kernels_of(list.device).update(list.refs, {&args, 1}, {}, nullptr, counts);
+    mark_written(optimizer, index);
+    bump_version(optimizer.steps);
+}
+
+void check_releasable(const OptimizerImpl& optimizer) {
+    const std::string where = optimizer.type + std::string(".step_in_backward");
+    refuse_in_update("step_in_backward", optimizer);
+    refuse_in_capture(where.c_str(), "update parameters during a backward pass");
+    check(optimizer.kind->used != nullptr, ErrorKind::value, where,
+          ": this optimizer in ops reads all gradients at once; call backward() and step()");
+    check(optimizer.sharing == nullptr, ErrorKind::state, where,
+          ": a sharded optimizer exchanges all parameters at once; call backward() and step()");
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
+        const GradientSlot& gradient = optimizer.slots[i].param->grads().gradient;
+        check(!gradient.defined(), ErrorKind::state, where, ": ", optimizer.describe(i),
+              " has a gradient already; call zero_grad() before, gradients cannot be accumulated");
+        check(!gradient.hooked(), ErrorKind::state, where, ": the gradient of ", optimizer.describe(i),
+              " is reduced between processes; call backward() and step()");
+    }
 }
 
 }  // namespace
@@ -194,12 +227,34 @@ void Optimizer::step() {
     const insight::RecordFunction scope("Optimizer.step");
     if (std::exchange(impl_->preset.skips_next_step, false)) {
         zero_grad();
-        return count_skipped_step(*impl_);
+        return count_step(*impl_, offsetof(StepState, skipped), impl_->skipped);
     }
     refuse_scale_state("Optimizer.step", *impl_, both_parts,
                        "call zero_grad() before the first backward() of an iteration");
     const GradientList plan = plan_update(*impl_, false, PendingFactors::keep);
     run_update(*impl_, plan, false, plan.pending_factor ? plan.pending_factor->scale() : GradientFactor{});
+}
+
+void Optimizer::step_in_backward(const Tensor& loss) {
+    const insight::RecordFunction scope("Optimizer.step_in_backward");
+    OptimizerImpl& own = *impl_;
+    check_releasable(own);
+    std::unordered_map<const TensorImpl*, std::size_t> indices;
+    for (std::size_t i = 0; i < own.slots.size(); ++i) indices.emplace(own.slots[i].param.impl(), i);
+    Tensor counts;  // of single updates, which are no steps
+    backward_until_ready(loss, [&](const Tensor& leaf) {
+        const auto at = indices.find(leaf.impl());
+        GradientSlot& gradient = leaf->grads().gradient;
+        if (at == indices.end() || !gradient.defined()) return;
+        check(!gradient.has_scale_state(scaled_part), ErrorKind::state, own.type,
+              ".step_in_backward: the loss is scaled; a GradScaler looks at all gradients before the first "
+              "update");
+        if (!counts.defined())
+            counts = zeros({std::int64_t(sizeof(StepState) / sizeof(float))}, {.device = leaf.device()});
+        update_alone(own, at->second, static_cast<StepState*>(raw(counts)));
+        leaf.set_grad({});
+    });
+    if (counts.defined()) count_step(own, offsetof(StepState, applied), own.applied);
 }
 
 }  // namespace mezzo::optim

@@ -186,6 +186,25 @@ TEST_CASE("training document: Muon with AdamW", "[training]") {
     CHECK(mz::mse_loss(net(x), y).item<double>() < before);
 }
 
+TEST_CASE("training document: less memory for the optimizer", "[training]") {
+    mz::manual_seed(1);
+    mz::nn::Linear net(64, 64);
+    net.to(mz::bfloat16);
+    const mz::Tensor x = mz::randn({16, 64}).to(mz::bfloat16), y = mz::zeros({16, 64}).to(mz::bfloat16);
+    const double before = mz::mse_loss(net(x), y).item<double>();
+    // begin
+    mz::optim::AdamW lean(net.named_parameters(),
+                          {.lr = 1e-4, .states = mz::optim::StatePrecision::eight_bit});
+    lean.use_master_weights(mz::optim::MasterWeights::split);
+    // end
+    for (int step = 0; step < 50; ++step) {
+        // begin
+        lean.step_in_backward(mz::mse_loss(net(x), y));
+        // end
+    }
+    CHECK(mz::mse_loss(net(x), y).item<double>() < before);
+}
+
 TEST_CASE("training document: LBFGS", "[training]") {
     mz::manual_seed(1);
     mz::nn::Linear net(3, 1);
