@@ -93,16 +93,15 @@ struct Parameter {
     }
     ParamRef ref() {
         const auto n = std::int64_t(p.size());
-        return {param.data(),
-                grad.data(),
-                {first.data(), second.data()},
-                is_16bit(copy16.dtype) ? copy16.data() : nullptr,
-                n,
-                param.dtype,
-                grad.dtype,
-                copy16.dtype,
-                0,
-                &step};
+        return {.param = param.data(),
+                .grad = grad.data(),
+                .state = {first.data(), second.data()},
+                .copy16 = is_16bit(copy16.dtype) ? copy16.data() : nullptr,
+                .numel = n,
+                .dtype = param.dtype,
+                .grad_dtype = grad.dtype,
+                .copy16_dtype = copy16.dtype,
+                .step = &step};
     }
     void reference(const Variant& a, double multiplier) {
         const double t = double(step) + 1;
@@ -146,7 +145,15 @@ const Variant variants[] = {
 };
 
 ParamRef gradient(Values& g, std::size_t n) {
-    return {nullptr, g.data(), {}, nullptr, std::int64_t(n), float32, g.dtype, float32, 0, nullptr};
+    return {.param = nullptr,
+            .grad = g.data(),
+            .state = {},
+            .copy16 = nullptr,
+            .numel = std::int64_t(n),
+            .dtype = float32,
+            .grad_dtype = g.dtype,
+            .copy16_dtype = float32,
+            .step = nullptr};
 }
 
 ScalerState scaler_of(float scale, float growth_tracker = 0, float hysteresis_left = 1) {
