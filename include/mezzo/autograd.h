@@ -40,18 +40,20 @@ private:
 
 [[nodiscard]] bool grad_enabled();
 
-// NoGrad for a model that is called often and not trained in between, such as one that generates text: on the
-// CPU, linear() of 1 to 8 rows reads the weight from a packed copy, in an order that comes from memory faster.
+// NoGrad for a model that is called often and not trained in between, such as one that generates text. On
+// the CPU, linear() of 1 to 8 rows reads the weight from a packed copy, whose order comes from memory
+// faster.
 //
 //   model.eval();
 //   const InferenceMode scope;
 //   y = model(x);
 //
-// The first call in a scope makes the copy, as large as the weight, which then lives beside it: until the
-// module is freed or switched to train(), or the weight is moved or converted. A weight that has been written to
-// is packed again by its next use. Sums are added in another order than without the scope, so results may
-// differ in rounding; they do not depend on the number of rows or threads. Weights of fewer than 2^16 elements
-// and views of a part of a tensor are not packed.
+// The first use of a weight in a scope makes its copy, which takes as much memory as the weight. The copy
+// lives until the module is freed or switched to train(), or the weight is moved or converted; a weight
+// that has been written to is packed again by its next use. Sums are added in another order than without
+// the scope, so results may differ in rounding, but not between numbers of rows or of threads. Weights of
+// fewer than 2^16 elements and views are not packed. Under Autocast the converted weight is packed, and
+// parameters that do not require grad are converted once for the scope, too.
 class [[nodiscard]] InferenceMode : NoGrad {
 public:
     [[nodiscard]] InferenceMode();

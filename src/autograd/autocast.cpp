@@ -144,7 +144,10 @@ AutocastCounters autocast_counters() {
 Tensor cached_cast(const Tensor& x, Dtype dtype) {
     if (x.dtype() == dtype) return x;
     if (!reusable(x, dtype)) return convert(x, dtype);
-    const bool leaf = tracked(x) && x.is_leaf();
+    // In an InferenceMode a frozen parameter counts as well. It has metadata; activations have none there, or
+    // a copy of their own.
+    const bool frozen = thread_state.pack_weights && x->grad_meta != nullptr;
+    const bool leaf = (tracked(x) || frozen) && x.is_leaf();
     if (leaf) x->grad_meta->copy16.want(dtype);
     if (Tensor copy = current_copy(x, dtype); copy.defined()) return copy;
     ThreadAutocast& t = thread_autocast();

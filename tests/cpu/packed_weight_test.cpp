@@ -5,10 +5,11 @@
 #include <optional>
 #include <thread>
 
-#include "mezzo/amp.h"
+#include "core/flat_view.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
 #include "mezzo/nn.h"
+#include "nn/replace.h"
 #include "tests/cpu/gemm_case.h"
 #include "tests/support/support.h"
 
@@ -129,9 +130,9 @@ TEST_CASE("packed weights: a copy is made once, void after a write, and freed wi
         const InferenceMode scope;
         const void* const copy = cpu::packed_weight(w, 1).get();
         CHECK(equal_bits(product(), first));
-        CHECK(cpu::packed_weight(w.detach(), 1).get() == copy);
+        CHECK(cpu::packed_weight(w, 8).get() == copy);
         CHECK_FALSE(cpu::packed_weight(w, 9));
-        CHECK_FALSE(cpu::packed_weight(w.slice(0, 0, 299), 1));
+        CHECK_FALSE(cpu::packed_weight(nn::Parameter(w.slice(0, 0, 299)), 1));
         CHECK_FALSE(cpu::packed_weight(w.t(), 1));
         CHECK_FALSE(cpu::packed_weight(w.to(float64), 1));
         CHECK_FALSE(cpu::packed_weight(numbers(10, 10, float32, 1), 1));
@@ -141,6 +142,16 @@ TEST_CASE("packed weights: a copy is made once, void after a write, and freed wi
         CHECK(std::isnan(product().to_vector<float>()[0]));
     }
     CHECK(allocated() == before);
+}
+
+TEST_CASE("packed weights: merged weights are not packed, because their parts are written to", "[gemm][nn]") {
+    const Tensors parts{numbers(200, 400, float32, 1), numbers(100, 400, float32, 2)};
+    nn::place_side_by_side(parts);
+    const Tensor merged = as_one(parts);
+    REQUIRE(merged.shape() == Shape{300, 400});
+    const InferenceMode scope;
+    CHECK_FALSE(cpu::packed_weight(merged, 1));
+    CHECK(cpu::packed_weight(parts[0], 1));
 }
 
 TEST_CASE("packed weights: train() frees the copies of a module", "[gemm][nn]") {

@@ -98,20 +98,22 @@ TEST_CASE("generate: under autocast the cache holds 16-bit numbers", "[generate]
     }
 }
 
-TEST_CASE("generate: autocast converts each weight once", "[generate]") {
+TEST_CASE("generate: autocast converts each weight once, also of a frozen model", "[generate]") {
     const Tensor prompt = Tensor::from(std::vector<std::int64_t>{1, 2, 3}, {1, 3});
-    for (const auto& model : test::filled_models()) {
-        const amp::Autocast scope({.dtype = bfloat16});
-        const NoGrad plain;
-        nn::KeyValueCache cache(16);
-        const auto bytes_of = [&](const Tensor& ids) {
-            const std::uint64_t before = autocast_counters().cast_bytes;
-            (void)model->next_logits(ids, {.cache = &cache});
-            return autocast_counters().cast_bytes - before;
-        };
-        CHECK(bytes_of(prompt) > 20000);                         // two layers of some 12 x 32 x 32 weights
-        CHECK(bytes_of(prompt[{Slice(), Slice(0, 1)}]) < 2000);  // hidden states of one token
-    }
+    for (const bool frozen : {false, true})
+        for (const auto& model : test::filled_models()) {
+            if (frozen) model->freeze();
+            const amp::Autocast scope({.dtype = bfloat16});
+            const InferenceMode plain;
+            nn::KeyValueCache cache(16);
+            const auto bytes_of = [&](const Tensor& ids) {
+                const std::uint64_t before = autocast_counters().cast_bytes;
+                (void)model->next_logits(ids, {.cache = &cache});
+                return autocast_counters().cast_bytes - before;
+            };
+            CHECK(bytes_of(prompt) > 20000);  // two layers of some 12 x 32 x 32 weights
+            CHECK(bytes_of(prompt[{Slice(), Slice(0, 1)}]) < 2000);  // hidden states of one token
+        }
 }
 
 TEST_CASE("generate: packs weights unless it shall not", "[generate]") {

@@ -431,38 +431,6 @@ TEST_CASE("attention is the same with any number of threads", "[ops][attention]"
         }
 }
 
-TEST_CASE("attention of one query reads keys and values once", "[ops][attention]") {
-    const Threads restore;
-    Isas isas;
-    const auto no_history = [](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
-        const NoGrad plain;
-        return Results{scaled_dot_product_attention(q, k, v, o), q, k, v};
-    };
-    for (const Sizes& s : {Sizes{1, 3, 1, 1, 8}, {2, 4, 1, 300, 64}, {3, 1, 1, 2500, 20}, {1, 2, 1, 7, 0}})
-        for (const Dtype dtype : {float32, bfloat16, float16})
-            for (const MaskKind kind : {MaskKind::none, MaskKind::padding, MaskKind::gaps, MaskKind::full}) {
-                CAPTURE(s.batch, s.heads, s.key, s.dim, name(dtype), int(kind));
-                const Shape queries{s.batch, s.heads, 1, s.dim}, keys{s.batch, s.heads, s.key, s.dim};
-                const Tensor q = random_tensor(queries, 1, dtype), k = random_tensor(keys, 2, dtype),
-                             v = random_tensor(keys, 3, dtype);
-                const AttentionOptions options{.mask = mask_of(kind, s), .causal = true};
-                Results want = reference(q, k, v, q, options);
-                want.dq = q, want.dk = k, want.dv = v;
-                isas.each([&] {
-                    CHECK(differences(no_history(q, k, v, options), want, dtype == float32 ? 2e-5 : 1e-2) ==
-                          "");
-                });
-                // Heads that share their keys and values, and any number of threads.
-                const Tensor one_k = k.slice(1, 0, 1).expand(keys), one_v = v.slice(1, 0, 1).expand(keys);
-                const Results shared = no_history(q, one_k, one_v, options);
-                set_num_threads(3);
-                CHECK(differences(no_history(q, one_k, one_v, options), shared, 0) == "");
-                set_num_threads(restore.before);
-                CHECK(differences(no_history(q, one_k.contiguous(), one_v.contiguous(), options), shared,
-                                  dtype == float32 ? 1e-5 : 1e-2) == "");
-            }
-}
-
 TEST_CASE("attention never stores all scores", "[ops][attention]") {
     const auto peak_per_length = [](std::int64_t length) {
         const Tensor x = random_tensor({1, 2, length, 16}, 1);

@@ -1,4 +1,4 @@
-// Attention of one query per head, as when a text is continued: keys and values are read once, where they are.
+// Attention of one query per head, as when a text is continued: reads keys and values once, where they are.
 #include <algorithm>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace mezzo::cpu {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
-constexpr std::int64_t longest_sum = 1024;  // weighted values that are added up one after the other
+constexpr std::int64_t longest_sum = 256;  // weighted values that are added up one after the other
 
 // Buffers of each thread.
 struct Scratch {
@@ -60,8 +60,8 @@ const float* OneQuery::queries(std::int64_t b, std::int64_t h) const {
     return q;
 }
 
-// Turns scores into weights that are not divided by their sum yet. Returns 1 / sum, or 0 if the query attends to
-// no key; `seen` is null if it attends to all.
+// Turns scores into weights that are not divided by their sum yet. Returns 1 / sum, or 0 if the query attends
+// to no key. `seen` is null if it attends to all.
 float OneQuery::weigh(float* scores, const std::uint8_t* seen, std::int64_t n) const {
     if (seen)
         for (std::int64_t j = 0; j < n; ++j)

@@ -22,9 +22,11 @@ struct alignas(64) Header {
     friend bool operator==(const Header&, const Header&) = default;
 };
 
+// No views: the merged weights of several layers are a view of memory whose parts have versions of their own.
 bool worth_a_copy(const Tensor& w) {
-    return w->shape.size() == 2 && w->numel >= least_elements && w->contiguous && w->offset == 0 &&
-           w->dtype != float64 && std::size_t(w->numel) * size_of(w->dtype) == w->storage->bytes;
+    return !w->view && w->shape.size() == 2 && w->numel >= least_elements && w->contiguous &&
+           w->offset == 0 && w->dtype != float64 &&
+           std::size_t(w->numel) * size_of(w->dtype) == w->storage->bytes;
 }
 
 // Copies rows [begin, end) of one panel, which are `bytes` long, unit by unit of neighbouring steps.

@@ -6,8 +6,8 @@
 namespace mezzo::cpu {
 namespace {
 
-// Sums of a column, each of every fourth step: s[0] = x[0] y[0] + x[4] y[4] + ..., and so on. The column's sum
-// is (s[0] + s[1]) + (s[2] + s[3]).
+// Sums of a column, each of every fourth step: s[0] = x[0] y[0] + x[4] y[4] + ..., and so on. The column's
+// sum is (s[0] + s[1]) + (s[2] + s[3]).
 constexpr int chains = packed_steps;
 // Vectors of columns, and rows, that are summed at a time. All sums stay in registers.
 constexpr int panel_vectors = lanes == packed_columns ? 1 : 2, panel_rows = lanes == packed_columns ? 4 : 1;

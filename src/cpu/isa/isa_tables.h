@@ -97,8 +97,8 @@ struct GemmKernels {
                           std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
                           bool accumulate, Prefetch& ahead) = nullptr;
 
-    // skinny() with `count` panels of packed_columns columns of y (packed_weight.h), of k steps: t[rows, count *
-    // packed_columns]. x is zero up to a multiple of packed_steps, and readable there.
+    // skinny() for `count` packed panels of packed_columns columns of y (packed_weight.h), k long:
+    // t[rows, count * packed_columns]. x is zero, and readable, up to a multiple of packed_steps.
     void (*panels)(const float* x, std::int64_t ldx, std::int64_t rows, const void* y, Dtype type,
                    std::int64_t k, std::int64_t count, float* t, std::int64_t ldt) = nullptr;
 };
