@@ -24,7 +24,7 @@ constexpr std::int64_t tile_rows = 16, size = 2;   // bytes of an element
 
 // Buffers of each thread. weight and bias belong to the thread that called, band to each that computes.
 struct Scratch {
-    Buffer weight, ordered, bias, band;
+    Buffer weight, bias, band;
 };
 Scratch& scratch() {
     thread_local Scratch s;
@@ -62,25 +62,19 @@ public:
     }
 
 private:
-    // The weight's rows in the order of the taps, each filled up with zeros to whole tiles, as op(B).
+    // Packs op(B): the steps of each tap in turn, filled up with zeros to whole tiles.
     void pack_weight() {
         const ConvWeight& w = p.weight;
-        const std::int64_t n = p.columns(), k = std::int64_t(x.taps.size()) * channels;
-        auto* const to = scratch().ordered.get<bfloat16_t>(n * k);
-        std::fill_n(to, n * k, bfloat16_t(0.0f));
-        const auto* const from =
-            reinterpret_cast<const bfloat16_t*>(w.data) + group * p.group_outputs() * w.row();
-        for (std::size_t t = 0; t < x.taps.size(); ++t)
-            for (std::int64_t o = 0; o < p.group_outputs(); ++o) {
-                const std::int64_t step = std::int64_t(t) * channels;
-                std::memcpy(p.transposed ? to + (step + o) * n : to + o * k + step,
-                            from + o * w.row() + x.taps[t].index * w.inputs, std::size_t(w.inputs * size));
-            }
-        const std::int64_t panel = k / tile_steps * 2 * tile_bytes;
-        char* const packed = scratch().weight.get<char>(round_up(n, panel_lines) / panel_lines * panel);
-        tiles.pack_b(
-            {{to, bfloat16, p.transposed ? n : k, !p.transposed}, n, k, 0, k / tile_steps, packed, panel});
-        weight = packed;
+        const std::int64_t n = p.columns(), tap_tiles = channels / tile_steps;
+        const std::int64_t panel = std::int64_t(x.taps.size()) * tap_tiles * 2 * tile_bytes;
+        char* to = scratch().weight.get<char>(round_up(n, panel_lines) / panel_lines * panel);
+        weight = to;
+        const char* const from = w.data + group * p.group_outputs() * w.row() * size;
+        for (const Tap& tap : x.taps) {
+            const Operand of_tap{from + tap.index * w.inputs * size, bfloat16, w.row(), !p.transposed};
+            tiles.pack_b({of_tap, n, x.channels, 0, tap_tiles, to, panel});
+            to += tap_tiles * 2 * tile_bytes;
+        }
     }
 
     void copy_pixels(std::int64_t at, std::int64_t n, char* to) const {
