@@ -156,11 +156,11 @@ void resnet(const std::string& folder, std::int64_t depth, std::int64_t size,
 // Options of convolutions and pools, in PyTorch's usual order: activations are modules of their own.
 struct Images : nn::Module {
     Tensors operator()(const Tensor& x) const {
-        const Tensor a = relu(norm(grouped(x))), b = silu(dilated(a)) + a;
+        const Tensor a = relu(norm(grouped(x))),
+                     b = conv2d_add_relu(silu(a), dilated.weight, {}, a, {.padding = 2, .dilation = 2});
         const Tensor up = transposed(max_pool2d(b, {.kernel_size = 3, .stride = 2, .ceil_mode = true}));
-        const Tensor mean = avg_pool2d(b, {.kernel_size = 2, .padding = 1, .count_include_pad = false});
         return {up,
-                mean,
+                avg_pool2d(b, {.kernel_size = 2, .padding = 1, .count_include_pad = false}),
                 adaptive_avg_pool2d(b, 3),
                 adaptive_max_pool2d(b, 2),
                 group(b),
