@@ -50,9 +50,9 @@ public:
     // Runs loss.backward(), and updates each parameter as soon as its gradient is complete, which is then
     // released: there are never the gradients of all parameters at once. Parameters have the bits of
     // backward() and step(). Counts one step. A checkpointed segment may reach any parameter, so gradients
-    // stay until the last segment has run. What needs all gradients before the first update does not go with
-    // it: accumulation, clipping, a GradScaler. Throws Error(state) if a parameter has a gradient already,
-    // for a scaled loss, parameters of a DataParallel, sharded optimizers, and inside of a captured step or
+    // stay until the last segment has run. Accumulation, clipping and a GradScaler need all gradients before
+    // the first update, and do not go with it. Throws Error(state) if a parameter has a gradient already, for
+    // a scaled loss, parameters of a DataParallel, sharded optimizers, and inside of a captured step or
     // another backward pass, and Error(value) for a CustomOptimizer, LBFGS and the optimizers of
     // mezzo/optim_in_ops.h. If it throws later, some parameters are updated and others are not.
     void step_in_backward(const Tensor& loss);

@@ -271,6 +271,30 @@ TEST_CASE("narrow state: stochastic rounding has the right mean and keeps specia
     CHECK(functors::rounding_key(1, 0, 5) != functors::rounding_key(1, 0, 6));
 }
 
+TEST_CASE("narrow state: an update takes the random bits of parameter, state, step and element", "[optim]") {
+    for (const Device device : test::devices()) {
+        const Tensors params = {zeros({64, 64}, {.device = device}).set_requires_grad(),
+                                zeros({65, 67}, {.device = device}).set_requires_grad()};
+        // With beta1 = 0 the first moment is the gradient.
+        optim::AdamW optimizer(params, {.beta1 = 0, .states = StatePrecision::bf16});
+        for (int step = 0; step < 2; ++step) {
+            for (const Tensor& p : params) p.set_grad(drawn(p.shape(), std::uint64_t(step), device));
+            optimizer.step();
+            const std::vector<float> gradient = params[1].grad().to_vector<float>();
+            const std::vector<float> moment =
+                find(optimizer.state_dict(), "state.1.exp_avg")->to(float32).to_vector<float>();
+            std::size_t wrong = 0;
+            for (std::size_t i = 0; i < gradient.size(); ++i) {
+                const PhiloxWords words = philox(functors::rounding_key(1, 0, float(step)), i / 8);
+                const std::uint32_t bits = functors::rounded_stochastically(
+                    std::bit_cast<std::uint32_t>(gradient[i]), philox_half(words, int(i % 8)));
+                wrong += moment[i] != std::bit_cast<float>(bits << 16);
+            }
+            CHECK(wrong == 0);
+        }
+    }
+}
+
 TEST_CASE("narrow state: updates are near those of float32 moments", "[optim]") {
     for (const Device device : test::devices())
         for (const StatePrecision states : narrow) {
