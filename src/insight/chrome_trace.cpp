@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t most_waiting = std::size_t(1) << 16;
 
-// Appends text in quotes, with a replacement character in place of each byte that is not UTF-8.
+// Appends text in quotes, with a replacement character instead of each byte that is not UTF-8.
 void append(std::string& out, std::string_view text) {
     std::string valid;
     for (std::size_t bad; (bad = io::first_invalid_utf8(text)) < text.size(); text.remove_prefix(bad + 1))

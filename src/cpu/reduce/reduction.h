@@ -1,6 +1,6 @@
 // Reductions over any dimensions in a fixed order. Partial results are those of fixed blocks of the input and
-// are combined in order, so that any number of threads gives the same bits. A class R describes a reduction of
-// elements T with partial results of type R::A:
+// are combined in order, so that any number of threads gives the same bits. A class R describes a reduction
+// of elements T with partial results of type R::A:
 //   A identity(); A part(const T* x, n > 0); A join(A, A);
 //   void join_rows(A* sums, const T* x, rows, stride, n): joins elements [i * stride, i * stride + n) of x to
 //   the n sums, for each i < rows
