@@ -210,6 +210,23 @@ TEST_CASE("split masters: files of float32 masters load, and a change of storage
     }
 }
 
+TEST_CASE("split masters: a loaded master at a tie is kept, and its parameter rounded away from zero",
+          "[optim]") {
+    const Tensor w = ones({1}, {.dtype = bfloat16}).set_requires_grad();
+    optim::SGD whole({w}), optimizer({w}, {.lr = 0});
+    whole.use_master_weights();
+    StateDict state = whole.state_dict();
+    for (auto& [name, value] : state)
+        if (name == "state.0.master") value = Tensor::from({1.00390625f});  // half-way to the next bfloat16
+    optimizer.use_master_weights(MasterWeights::split);
+    optimizer.load_state_dict(state);
+    optimizer.set_lr(0);
+    w.set_grad(zeros_like(w));
+    optimizer.step();
+    CHECK(entry(optimizer.state_dict(), "state.0.master").item<float>() == 1.00390625f);
+    CHECK(w.to(float32).item<float>() == 1.0078125f);
+}
+
 TEST_CASE("split masters: another write to a parameter is the new master", "[optim]") {
     for (const Device device : test::devices()) {
         Training split(device);
