@@ -19,50 +19,48 @@ public:
     void visiting(const Node&) override {}
     // Only an opaque node delivers to a leaf that the walk has not found.
     void delivering(const Tensor& leaf) override {
-        if (known_.insert(leaf.impl()).second) late_.push_back(leaf);
+        if (!sequence_.emplace(leaf.impl(), last_opaque_).second) return;
+        waiting_.push_back({last_opaque_, leaf});
+        std::push_heap(waiting_.begin(), waiting_.end());
     }
     void visited(std::uint64_t next) override {
-        for (; passed_ < leaves_.size() && leaves_[passed_].sequence > next; ++passed_)
-            ready_(leaves_[passed_].leaf);
-        if (next < last_opaque_) report_late();
+        while (!waiting_.empty() && waiting_.front().sequence > next) report();
     }
     void end() override {
-        for (; passed_ < leaves_.size(); ++passed_) ready_(leaves_[passed_].leaf);
-        report_late();
+        while (!waiting_.empty()) report();
     }
     void failed(std::string_view) noexcept override {}
 
 private:
     struct Leaf {
-        Tensor leaf;
         std::uint64_t sequence;  // of the node after which it is ready; 0: the end
+        Tensor tensor;
+        bool operator<(const Leaf& other) const { return sequence < other.sequence; }
     };
     void walk(const Tensor& loss);
-    void report_late() {
-        for (const Tensor& leaf : std::exchange(late_, {})) ready_(leaf);
+    void report() {
+        std::pop_heap(waiting_.begin(), waiting_.end());
+        const Tensor leaf = waiting_.back().tensor;
+        waiting_.pop_back();
+        ready_(leaf);
     }
 
     const GradientReady& ready_;
-    std::vector<Leaf> leaves_;
-    std::unordered_set<const TensorImpl*> known_;
-    Tensors late_;
+    std::vector<Leaf> waiting_;  // a heap
+    std::unordered_map<const TensorImpl*, std::uint64_t> sequence_;
     std::uint64_t last_opaque_ = ~std::uint64_t(0);  // the opaque node that is visited last, if there is any
-    std::size_t passed_ = 0;
 };
 
 void Readiness::walk(const Tensor& loss) {
     std::unordered_set<const Node*> seen;
-    std::unordered_map<const TensorImpl*, std::size_t> index;
     std::vector<const Node*> stack;
     const auto follow = [&](const Edge& edge, std::uint64_t from) {
         if (edge.node && seen.insert(edge.node.get()).second) stack.push_back(edge.node.get());
         if (!edge.leaf.defined()) return;
-        const std::uint64_t sequence = leaf_hooks(edge.leaf) ? 0 : from;
-        const auto [at, fresh] = index.emplace(edge.leaf.impl(), leaves_.size());
-        if (fresh)
-            leaves_.push_back({edge.leaf, sequence});
-        else
-            leaves_[at->second].sequence = std::min(leaves_[at->second].sequence, sequence);
+        const std::uint64_t own = leaf_hooks(edge.leaf) ? 0 : from;
+        const auto [at, fresh] = sequence_.emplace(edge.leaf.impl(), own);
+        if (fresh) waiting_.push_back({own, edge.leaf});
+        at->second = std::min(at->second, own);
     };
     if (tracked(loss)) follow(edge_of(loss), ~std::uint64_t(0));
     while (!stack.empty()) {
@@ -71,12 +69,8 @@ void Readiness::walk(const Tensor& loss) {
         if (is_opaque(*node)) last_opaque_ = std::min(last_opaque_, node->sequence);
         for (const Edge& edge : node->edges) follow(edge, node->sequence);
     }
-    for (Leaf& leaf : leaves_) {
-        leaf.sequence = std::min(leaf.sequence, last_opaque_);
-        known_.insert(leaf.leaf.impl());
-    }
-    std::stable_sort(leaves_.begin(), leaves_.end(),
-                     [](const Leaf& a, const Leaf& b) { return a.sequence > b.sequence; });
+    for (Leaf& leaf : waiting_) leaf.sequence = std::min(sequence_[leaf.tensor.impl()], last_opaque_);
+    std::make_heap(waiting_.begin(), waiting_.end());
 }
 
 }  // namespace
