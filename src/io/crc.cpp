@@ -18,7 +18,7 @@ namespace {
 using Tables = std::array<std::array<std::uint32_t, 256>, 16>;
 
 // `polynomial` has the lowest power in its highest bit.
-constexpr Tables make_tables(std::uint32_t polynomial) {
+Tables make_tables(std::uint32_t polynomial) {
     Tables tables{};
     for (std::uint32_t i = 0; i < 256; ++i) {
         std::uint32_t crc = i;
@@ -31,7 +31,15 @@ constexpr Tables make_tables(std::uint32_t polynomial) {
     return tables;
 }
 
-constexpr Tables zlib_tables = make_tables(0xEDB88320u), castagnoli_tables = make_tables(0x82F63B78u);
+// Made by their first use: in the library's file they would be 32 KB.
+const Tables& zlib_tables() {
+    static const Tables tables = make_tables(0xEDB88320u);
+    return tables;
+}
+const Tables& castagnoli_tables() {
+    static const Tables tables = make_tables(0x82F63B78u);
+    return tables;
+}
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -83,7 +91,7 @@ __attribute__((target("pclmul"))) std::uint32_t folded_remainder(std::uint32_t c
                   load(data);
     unsigned char last[16];
     std::memcpy(last, &part[3], sizeof last);
-    return remainder_of(zlib_tables, 0, last, sizeof last);
+    return remainder_of(zlib_tables(), 0, last, sizeof last);
 }
 #endif
 
@@ -99,11 +107,11 @@ std::uint32_t crc32(std::uint32_t before, const void* data, std::size_t bytes) {
         bytes %= 16;
     }
 #endif
-    return ~remainder_of(zlib_tables, crc, from, bytes);
+    return ~remainder_of(zlib_tables(), crc, from, bytes);
 }
 
 std::uint32_t crc32c(std::string_view bytes) {
-    return ~remainder_of(castagnoli_tables, ~0u, reinterpret_cast<const unsigned char*>(bytes.data()),
+    return ~remainder_of(castagnoli_tables(), ~0u, reinterpret_cast<const unsigned char*>(bytes.data()),
                          bytes.size());
 }
 
