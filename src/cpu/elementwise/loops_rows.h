@@ -7,8 +7,8 @@
 namespace mezzo::cpu {
 namespace {
 
-// Width of a sum: one register of AVX2 or AVX-512, because gcc keeps twice as much in memory, at half the
-// speed; without them two registers.
+// Width of a vector of doubles, and of a sum of rows: one register of AVX2 or AVX-512, because gcc keeps twice
+// as much in memory, at half the speed. Without them sums have as many lanes as a vector of doubles.
 #if defined(__AVX512F__)
 inline constexpr int wide_bytes = 64;
 #else
@@ -16,8 +16,12 @@ inline constexpr int wide_bytes = 32;
 #endif
 
 template <class T> struct Wide {
-    typedef T V __attribute__((vector_size(wide_bytes)));
+#if defined(__AVX2__)
     static constexpr int lanes = wide_bytes / sizeof(T);
+#else
+    static constexpr int lanes = wide_bytes / sizeof(double);
+#endif
+    typedef T V __attribute__((vector_size(lanes * sizeof(T))));
 };
 
 template <class T> MEZZO_HD typename Wide<T>::V load_wide(const T* p) {
