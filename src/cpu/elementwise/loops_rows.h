@@ -7,8 +7,8 @@
 namespace mezzo::cpu {
 namespace {
 
-// Width of a vector of doubles, and of a sum of rows: one register of AVX2 or AVX-512, because gcc keeps twice
-// as much in memory, at half the speed. Without them sums have as many lanes as a vector of doubles.
+// Width of a vector of doubles, and of a sum of rows: one register of AVX2 or AVX-512, because gcc keeps
+// twice as much in memory, at half the speed. Without them sums have as many lanes as a vector of doubles.
 #if defined(__AVX512F__)
 inline constexpr int wide_bytes = 64;
 #else
