@@ -92,7 +92,6 @@ mz::io::Metadata settings_of(const Options& o, const Images& images, const mz::n
 
 mz::training::Precision precision_of(const Options& o) {
     if (o.precision == "fp16") return mz::training::Precision::float16;
-    if (o.precision == "fp8") return mz::training::Precision::fp8;
     return o.precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
 }
 

@@ -90,6 +90,7 @@ int train(const Settings& s) {
     mz::training::TrainerOptions options{
         .epochs = s.epochs,
         .precision = s.mixed(),
+        .fp8 = {.least_size = 16},
         .evaluate =
             [&] {
                 return mz::io::Metrics{{"accuracy", accuracy(net, data.parts.test, device)}};

@@ -46,7 +46,7 @@ enum class WeightGrad : std::uint8_t {
 //
 // Sums are float32; bias and activation come before the result is rounded to 16 bit, and dW is float32. A
 // layer saves x as codes of one byte, where one scale serves the tensor. Gradients of gradients take
-// quantization for the identity. (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.)
+// quantization for the identity; with create_graph, first gradients do, too. (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.)
 struct Fp8 {
     Granularity granularity = Granularity::tensor;
     bool exact_scale = false;  // QuantizeOptions::exact_scale

@@ -123,7 +123,8 @@ public:
 
     // With false, products of this module's weights stay in 16 bit under Autocast with fp8. The output layers
     // of Bert's, Gpt's and Llama's heads are set so, because they cost most accuracy. Stays through to() and
-    // load_state_dict(); clone() copies it.
+    // load_state_dict(); clone() copies it. A weight that is computed, as by
+    // weight_norm(), is another tensor, for which an inner Autocast scope without fp8 does the same.
     void set_fp8(bool on);
 
     // Set requires_grad of all parameters to false and to true. Gradients still go through a frozen module to

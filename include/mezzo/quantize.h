@@ -28,7 +28,7 @@ struct Quantized {
 // number would hide an overflow from GradScaler. x is floating; computed in float32,
 // without gradient. Nothing waits for the device. Error(dtype) for other dtypes.
 [[nodiscard]] Quantized quantize(const Tensor& x, const QuantizeOptions& options = {});
-// codes / scale in float32, rounded to the dtype.
+// codes / scale in float32, rounded to the dtype; finite numbers stay finite in float16.
 [[nodiscard]] Tensor dequantize(const Quantized& q, Dtype dtype = float32);
 
 }  // namespace mezzo

@@ -218,7 +218,7 @@ const amp::Fp8* scope_fp8(Device device) {
 
 const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight) {
     if (!autocast_takes(x) || !autocast_takes(weight)) return "an operand is float64 or on another device";
-    if (weight->grad_meta && weight->grad_meta->no_fp8) return "set_fp8(false)";
+    if (!allows_fp8(weight)) return "set_fp8(false)";
     const std::int64_t in = x.size(-1), rows = in == 0 ? 0 : x.numel() / in;
     for (const std::int64_t size : {rows, in, weight.size(0)}) {
         if (size < fp8.least_size) return "a size is below least_size";
@@ -229,7 +229,7 @@ const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weig
 
 // Why an op of 16-bit operands is not in float8, or "".
 static const char* fp8_reason(const OpTraits& traits, In inputs, Dtype computed) {
-    if (traits.cast != CastPolicy::low || is_storage_only(computed)) return "";
+    if (traits.cast != CastPolicy::low || !is_16bit(computed)) return "";
     const amp::Fp8* const fp8 = scope_fp8(inputs[0].device());
     if (fp8 == nullptr) return "";
     if (!traits.fp8) return "the op has no float8 form";

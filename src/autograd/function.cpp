@@ -199,6 +199,7 @@ struct Checkpoint final : NodeFunction {
 // because its optimizer updates only the parameter's own.
 Tensor alias_with_copy(const Tensor& x) {
     Tensor y = alias(x);
+    keep_fp8(y, x);
     if (x->grad_meta == nullptr || (tracked(x) && x.is_leaf())) return y;
     const Copy16& copy16 = x->grad_meta->copy16;
     if (!copy16.value.defined()) return y;
@@ -257,6 +258,7 @@ Tensors checkpoint(Segment function, const Tensors& inputs) {
     Tensors kept, plain_inputs;  // saved for the second run; they share the memory of the inputs
     for (const Tensor& x : inputs) {
         kept.push_back(x.defined() ? alias(x) : Tensor());
+        if (x.defined()) keep_fp8(kept.back(), x);
         plain_inputs.push_back(x.defined() ? alias_with_copy(x) : Tensor());
     }
     auto segment = std::make_unique<Checkpoint>(function, std::move(kept));

@@ -35,7 +35,7 @@ struct Copy16 {
 // Gradient bookkeeping, made on first use so that plain tensors stay small.
 struct MEZZO_INTERNAL GradMeta {
     bool requires_grad = false;
-    bool no_fp8 = false;  // a weight that products read in 16 bit under Autocast with fp8
+    bool no_fp8 = false;  // a weight that products read in 16 bit under Autocast with fp8: set_fp8()
     // An nn::Parameter that no module and no optimizer has listed (core/unlisted.h).
     std::atomic<bool> unlisted{false};
     bool embedding = false;    // a table of which a step reads few rows
@@ -71,6 +71,15 @@ struct TensorImpl {
     }
     char* bytes() const { return static_cast<char*>(storage->data) + offset * std::int64_t(size_of(dtype)); }
 };
+
+// Whether products may read the weight in float8.
+inline bool allows_fp8(const Tensor& weight) {
+    return weight->grad_meta == nullptr || !weight->grad_meta->no_fp8;
+}
+// `weight`, made of `of`, stays in 16 bit if that does.
+inline void keep_fp8(const Tensor& weight, const Tensor& of) {
+    if (!allows_fp8(of)) weight->grads().no_fp8 = true;
+}
 
 // Numbers of live tensors, nodes and storages. Tests compare them to show that nothing leaks.
 struct LiveObjects {

@@ -44,7 +44,7 @@ public:
         own(p, [&] {
             Parameter copy(p.detach().clone());
             copy.set_requires_grad(trained);
-            copy->grads().no_fp8 = p->grads().no_fp8;
+            keep_fp8(copy, p);
             copy->grads().embedding = p->grads().embedding;
             return copy;
         });

@@ -54,6 +54,7 @@ FusedWeights fused(const char* function, const Tensor& weight, const Tensor& bia
     FusedWeights result{Parameter(scaled(weight, factors, transposed).to(weight.dtype())),
                         Parameter(shift.to(like.dtype()))};
     result.weight.set_requires_grad(weight.requires_grad());
+    keep_fp8(result.weight, weight);
     result.bias.set_requires_grad(like.requires_grad());
     return result;
 }

@@ -50,6 +50,7 @@ Tensors project(const MultiheadAttention& attention, const Tensor& x, std::int64
         weight = *own[first];
     } else if (count < 3) {
         weight = weight.slice(0, begin, end);
+        keep_fp8(weight, attention.in_proj_weight);
     }
     if (bias.defined() && count < 3) bias = bias.slice(0, begin, end);
     const Tensor y = linear(x, weight, bias);

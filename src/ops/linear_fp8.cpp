@@ -24,11 +24,12 @@ namespace {
 
 const OpTraits report_traits{.name = "linear", .cast = CastPolicy::low, .fp8 = true};
 
-// a b^T for a [m, k] and b [n, k], in float32. Scales are divided by one after the other, since their product
-// may leave the range of float32.
+// a b^T for a [m, k] and b [n, k], in float32. Sums are divided by the larger scale first: the product of the
+// scales, or the sums divided by the smaller one, may leave the range of float32.
 Tensor product(const Quantized& a, const Quantized& b) {
     const Tensor sums = product_as(cast(a.codes, bfloat16), cast(b.codes, bfloat16).t(), float32);
-    return sums / a.scale / b.scale.t();
+    const Tensor other = b.scale.t();
+    return sums / maximum(a.scale, other) / minimum(a.scale, other);
 }
 
 // The codes of the transposed matrix. A scale of a row is one of another direction there, so codes are made
@@ -52,18 +53,21 @@ public:
     Tensors forward(autograd::Context& context, const Tensors& in) const {
         const Tensor x = matrix_of(cached_cast(in[0], low_)), weight = cached_cast(in[1], low_);
         const NoAutocast plain;
+        context.saved.resize(saved_tensors);
         const Quantized qx = operand(x);
         Tensor z = product(qx, operand(weight));
         if (in.size() > 2) z = z + cast(in[2], float32);
         const Tensor y = cast(activated(z, activation_), low_);
-        context.saved = {saves_codes() ? qx.codes : x, qx.scale, weight};
+        if (needs(context, 1) || reads_operands()) context.saved[of_x] = saves_codes() ? qx.codes : x;
+        context.saved[of_scale] = qx.scale;
+        if (needs(context, 0) || reads_operands()) context.saved[of_weight] = weight;
         Shape shape = x_shape_;
         shape.back() = weight.size(0);
         Tensor result = y.reshape(shape);
         if (activation_ == Activation::relu)
-            context.saved.push_back(result);
+            context.saved[of_activation] = result;
         else if (activation_ != Activation::none)
-            context.saved.push_back(cast(z, low_));
+            context.saved[of_activation] = cast(z, low_);
         return {result};
     }
 
@@ -72,22 +76,28 @@ public:
         const Tensor dy = matrix_of(cast(gradients[0], low_));
         if (grad_enabled()) return recorded(context, dy);
         const Tensor dz = before_activation(dy, context);
-        const auto needs = [&](std::size_t i) {
-            return i < context.needs_grad.size() && context.needs_grad[i];
-        };
         Tensors result(context.needs_grad.size());
-        const Quantized qdz = gradient_operand(dz);
-        if (needs(0)) {
-            const Tensor& weight = context.saved[2];
+        const Quantized qdz =
+            needs(context, 0) || (needs(context, 1) && saves_codes()) ? gradient_operand(dz) : Quantized{};
+        if (needs(context, 0)) {
+            const Tensor& weight = context.saved[of_weight];
             const Quantized columns = by_tensor() ? transposed(operand(weight)) : operand(weight.t());
             result[0] = cast(product(qdz, columns), dtypes_[0]).reshape(x_shape_);
         }
-        if (needs(1)) result[1] = cast(weight_gradient(dz, qdz, context), dtypes_[1]);
-        if (needs(2)) result[2] = cast(bias_grad(dz, float32), dtypes_[2]);
+        if (needs(context, 1)) result[1] = cast(weight_gradient(dz, qdz, context), dtypes_[1]);
+        if (needs(context, 2)) result[2] = cast(bias_grad(dz, float32), dtypes_[2]);
         return result;
     }
 
 private:
+    // The saved tensors: x as codes or in 16 bit, its scale, the weight in 16 bit, and the tensor that the
+    // gradient of the activation reads. Tensors that no gradient reads are undefined.
+    enum Saved : std::uint8_t { of_x, of_scale, of_weight, of_activation, saved_tensors };
+    static bool needs(const autograd::Context& context, std::size_t i) {
+        return i < context.needs_grad.size() && context.needs_grad[i];
+    }
+    // Whether a recorded backward computes the pre-activation again.
+    bool reads_operands() const { return activation_ != Activation::none && activation_ != Activation::relu; }
     bool by_tensor() const { return fp8_.granularity == Granularity::tensor; }
     bool saves_codes() const { return by_tensor() && fp8_.weight_grad == amp::WeightGrad::fp8; }
     Quantized quantized(const Tensor& x, Dtype dtype) const {
@@ -102,35 +112,36 @@ private:
 
     Tensor before_activation(const Tensor& dy, const autograd::Context& context) const {
         if (activation_ == Activation::none) return dy;
-        return through_activation(activation_, dy, matrix_of(context.saved[3]));
+        return through_activation(activation_, dy, matrix_of(context.saved[of_activation]));
     }
 
     Tensor weight_gradient(const Tensor& dz, const Quantized& qdz, const autograd::Context& context) const {
-        const Tensor& x = context.saved[0];
+        const Tensor& x = context.saved[of_x];
         if (fp8_.weight_grad == amp::WeightGrad::low) return product_as(dz.t(), x, float32);
-        if (by_tensor()) return product(transposed(qdz), transposed({x, context.saved[1]}));
+        if (by_tensor()) return product(transposed(qdz), transposed({x, context.saved[of_scale]}));
         return product(gradient_operand(dz.t()), operand(x.t()));
     }
 
     // The same in ops with gradients of their own, on operands in 16 bit.
     Tensors recorded(const autograd::Context& context, const Tensor& dy) const {
-        const Tensor x16 =
-            saves_codes() ? dequantize({context.saved[0], context.saved[1]}, low_) : context.saved[0];
-        const auto with_history = [&](const Tensor& value, std::size_t i) {
-            return edges_[i].needed() ? reattach(value, edges_[i], dtypes_[i]) : value;
-        };
-        const Tensor x = with_history(x16, 0).reshape({-1, x16.size(1)}),
-                     weight = with_history(context.saved[2], 1);
+        Tensor x = context.saved[of_x], weight = context.saved[of_weight];
+        if (x.defined()) {
+            if (saves_codes()) x = dequantize({x, context.saved[of_scale]}, low_);
+            x = x.reshape(x_shape_);
+            x = matrix_of(edges_[0].needed() ? reattach(x, edges_[0], dtypes_[0]) : x);
+        }
+        if (weight.defined() && edges_[1].needed()) weight = reattach(weight, edges_[1], dtypes_[1]);
         Tensor dz = dy;
         if (activation_ == Activation::relu) {
-            dz = through_activation(activation_, dy, matrix_of(context.saved[3]));
+            dz = through_activation(activation_, dy, matrix_of(context.saved[of_activation]));
         } else if (activation_ != Activation::none) {
             dz = through_activation(activation_, dy, pre_activation(context, x, weight));
         }
         Tensors result(context.needs_grad.size());
-        if (context.needs_grad[0]) result[0] = cast(matmul(dz, weight), dtypes_[0]).reshape(x_shape_);
-        if (context.needs_grad[1]) result[1] = cast(product_as(dz.t(), x, dtypes_[1]), dtypes_[1]);
-        if (result.size() > 2 && context.needs_grad[2]) result[2] = cast(sum(dz, {0}), dtypes_[2]);
+        if (needs(context, 0))
+            result[0] = cast(product_as(dz, weight, dtypes_[0]), dtypes_[0]).reshape(x_shape_);
+        if (needs(context, 1)) result[1] = cast(product_as(dz.t(), x, dtypes_[1]), dtypes_[1]);
+        if (needs(context, 2)) result[2] = cast(bias_grad(dz, float32), dtypes_[2]);
         return result;
     }
 
@@ -140,7 +151,7 @@ private:
         if (edges_[2].needed())
             z = z + reattach(zeros({weight.size(0)}, {.dtype = low_, .device = x.device()}), edges_[2],
                              dtypes_[2]);
-        return z + (matrix_of(context.saved[3]) - z.detach());
+        return z + (matrix_of(context.saved[of_activation]) - z.detach());
     }
 
     amp::Fp8 fp8_;
@@ -156,13 +167,16 @@ private:
 Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight, const Tensor& bias,
                   Activation activation) {
     const Fp8Layer layer(fp8, x, weight, bias, activation);
+    const AutocastCounters before = autocast_counters();
     const Tensors given = bias.defined() ? Tensors{x, weight, bias} : Tensors{x, weight};
     const Tensor y = autograd::apply_function(
-        {.name = "linear"},
+        {.name = "linear_fp8"},
         [layer](autograd::Context& context, const Tensors& in) { return layer.forward(context, in); },
         [layer](const autograd::Context& context, const Tensors& g) { return layer.backward(context, g); },
         given)[0];
-    report_call(report_traits, given, float8_e4m3fn, y.dtype(), {});
+    const AutocastCounters after = autocast_counters();
+    report_call(report_traits, given, float8_e4m3fn, y.dtype(),
+                {after.casts - before.casts, after.cast_bytes - before.cast_bytes});
     return y;
 }
 

@@ -44,12 +44,14 @@ Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
         return {empty(x.shape(), {.dtype = options.dtype, .device = x.device()}),
                 ones(groups, {.device = x.device()})};
     const Tensor top = largest(wide, options.granularity);
-    const Tensor ratio = clamp(dtype_info(options.dtype).max / top, least_scale, largest_scale);
+    const double largest_code = dtype_info(options.dtype).max;
+    // Without infinities on the way, which DetectAnomaly would report.
+    const Tensor ratio = clamp(largest_code / clamp(top, largest_code / largest_scale, 0x1.fffffep127),
+                               least_scale, largest_scale);
     const Tensor scale =
         where(isfinite(top) & (top > 0.0), options.exact_scale ? ratio : power_below(ratio), 1.0);
-    const double largest_code = dtype_info(options.dtype).max;  // E5M2 has infinities beyond it
-    const Tensor scaled = clamp(wide * scale, -largest_code, largest_code);
-    return {cast(where(isfinite(wide), scaled, double(__builtin_nan(""))), options.dtype), scale};
+    const Tensor scaled = wide * where(isfinite(wide), scale, 0.0);  // NaN of what is not finite
+    return {cast(clamp(scaled, -largest_code, largest_code), options.dtype), scale};
 }
 
 Tensor dequantize(const Quantized& q, Dtype dtype) {
@@ -57,7 +59,10 @@ Tensor dequantize(const Quantized& q, Dtype dtype) {
           "dequantize: codes or scale are undefined");
     const NoGrad no_grad;
     const NoAutocast plain;
-    return cast(cast(q.codes, float32) / q.scale, dtype);
+    const Tensor x = cast(q.codes, float32) / q.scale;
+    if (dtype != float16) return cast(x, dtype);
+    constexpr double largest_float16 = 65504;  // codes may be rounded beyond it
+    return cast(where(isfinite(x), clamp(x, -largest_float16, largest_float16), x), dtype);
 }
 
 }  // namespace mezzo

@@ -25,6 +25,7 @@ template <class F> Tensor finished(const TensorOptions& options, const F& values
 
 void check_dtype(const char* op, const TensorOptions& options) {
     check(options.dtype != boolean, ErrorKind::dtype, op, ": boolean cannot count");
+    check_computes(op, options.dtype);
 }
 
 // The length of the sequence start, start + step, ... before end.

@@ -221,6 +221,8 @@ TEST_CASE("storage dtypes: arithmetic is an error that names the op, the dtype a
         refused("set_requires_grad", [&] { x.set_requires_grad(); });
         refused("rand", [&] { rand({2}, {.dtype = dtype, .device = device}); });
         refused("arange", [&] { arange(3, {.dtype = dtype, .device = device}); });
+        refused("arange", [&] { arange(0, 300, 100, {.dtype = dtype, .device = device}); });
+        refused("linspace", [&] { linspace(0, 300, 3, {.dtype = dtype, .device = device}); });
         refused("randint", [&] { randint(0, 2, {2}, {.dtype = dtype, .device = device}); });
         CHECK(test::doubles(x) == Values{1, 2, 4, 8});  // as before
         CHECK(promote(dtype, dtype) == dtype);

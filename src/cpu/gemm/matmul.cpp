@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/rows.h"
+#include "core/thread_state.h"
 #include "cpu/buffer.h"
 #include "cpu/elementwise/strided.h"
 #include "cpu/gemm/gemm.h"
@@ -140,7 +141,7 @@ void linear(In in, const kernels::Linear& at, Out out) {
         g.bias_type = bias->dtype;
     }
     if (out.size() > 1) g.pre_activation = out[1]->bytes();
-    const Ref<Storage> packed = packed_weight(in[1], g.m);
+    const Ref<Storage> packed = thread_state.pack_weights ? packed_weight(in[1], g.m) : Ref<Storage>();
     if (packed) g.b_panels = panels_of(*packed);
     gemm(g);
 }
