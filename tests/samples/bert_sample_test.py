@@ -182,7 +182,7 @@ def explains_errors(folder, out):
     os.mkfifo(out / "texts")
     fails("texts: is a named pipe", *data, "--epochs", 0, "--predict", out / "texts")
     fails("--resume requires --checkpoints", *data, "--resume", code=2)
-    fails("--precision", *data, "--precision", "fp8", code=2)
+    fails("--precision", *data, "--precision", "fp4", code=2)
     fails("--batch", *data, "--batch", "0", code=2)
     fails("hidden_size", "--data", folder, "--hidden", 32, "--heads", 5)
     fails("--weights: there is no", "--weights", out / "nothing")

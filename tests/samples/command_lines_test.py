@@ -175,7 +175,7 @@ def test_config_errors(programs, folder):
         unreadable(programs["fashion_mnist"], folder)
     if "gpt" in programs:
         refused(programs["gpt"], "lr = nan\n", "--lr:", "from 0 to 1000")
-        refused(programs["gpt"], "precision = 'fp8'\n", "--precision:", "fp8")
+        refused(programs["gpt"], "precision = 'fp4'\n", "--precision:", "fp4")
         refused(programs["gpt"], "resume = true\n", "--resume requires --checkpoints")
     if "bert_classifier" in programs:
         refused(programs["bert_classifier"], "pooler = 'perhaps'\n", "pooler")

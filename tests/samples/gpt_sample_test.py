@@ -115,7 +115,7 @@ def test_wrong_input(text, folder):
     refuse(2, "--width", "--width", 30, "--heads", 4)
     refuse(2, "--width", "--architecture", "llama", "--width", 12, "--heads", 4)
     refuse(2, "--prompt", "--prompt", "")
-    refuse(2, "--precision", "--precision", "fp8")
+    refuse(2, "--precision", "--precision", "fp4")
     refuse(1, "/no/such/text", "--text", "/no/such/text")
     refuse(1, "config.json", "--model", folder)
     refuse(1, "--checkpoints: ", "--text", text, "--checkpoints", text)

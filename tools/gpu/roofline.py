@@ -34,7 +34,7 @@ BOOKS = [
     Line("scaler's state", r"::update_scale_kernel", pooled=True),
     Line("partial sums", r"::reduce_parts_kernel", pooled=True),
 ]
-SCALARS = Line("scalars of the loss", r"::map_(flat_)?kernel<float, \d, [^>]*(functors::mul|Constant)", pooled=True)
+SCALARS = Line("scalars of the loss", r"::map_(flat_)?kernel<float, (\([\w:]+\)\d, )?\d, [^>]*(functors::mul|Constant)", pooled=True)
 
 
 def optimizer(parameters, algorithm, mixed):
