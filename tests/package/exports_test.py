@@ -174,7 +174,7 @@ def marked():
     """The functions, classes and variables that MEZZO_INTERNAL marks."""
     text = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(ROOT, "src").rglob("*.h"))
     classes = re.findall(r"(?:class|struct) MEZZO_INTERNAL (\w+)", text)
-    others = re.findall(r"^ *(?:template <[^>]*> )?MEZZO_INTERNAL [^({;=]*?(\w+)(?:\(|\{| = )", text, re.M)
+    others = re.findall(r"^ *(?:template <[^>]*> |\[\[noreturn\]\] )?MEZZO_INTERNAL [^({;=]*?(\w+)(?:\(|\{| = )", text, re.M)
     return set(classes) | set(others)
 
 

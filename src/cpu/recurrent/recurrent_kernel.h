@@ -27,9 +27,12 @@ template <class R> struct Zeros {
     alignas(64) R values[block] = {};
 };
 
+// size_of() would read a table that all instruction sets share.
+MEZZO_INLINE std::int64_t bytes_of(Dtype dtype) { return dtype == float64 ? 8 : dtype == float32 ? 4 : 2; }
+
 template <class P> MEZZO_INLINE P* part(P* base, Dtype dtype, std::int64_t elements) {
     using Byte = std::conditional_t<std::is_const_v<P>, const char, char>;
-    return base == nullptr ? nullptr : static_cast<Byte*>(base) + elements * std::int64_t(size_of(dtype));
+    return base == nullptr ? nullptr : static_cast<Byte*>(base) + elements * bytes_of(dtype);
 }
 
 // Elements to read, as R: as stored, converted, or zeros for a null pointer.
