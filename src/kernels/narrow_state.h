@@ -50,7 +50,8 @@ MEZZO_HD std::uint16_t rounded_stochastically(std::uint32_t bits, std::uint32_t 
 // i of the parameter takes half-word i % 8 of block i / 8 (core/philox.h).
 MEZZO_HD std::uint64_t rounding_key(std::uint32_t number, int k, float steps) {
     const std::uint64_t stream = std::uint64_t(number) * 4 + static_cast<std::uint64_t>(k);
-    return 0x5bd1e995a4093822u ^ (stream << 32 | static_cast<std::uint32_t>(steps));
+    return 0x5bd1e995a4093822u ^
+           (stream << 32 | static_cast<std::uint32_t>(static_cast<std::uint64_t>(steps)));
 }
 
 // Dynamic tree code of `bits` bits for [0, 1], arXiv 2110.02861: the position i of a code's leading one

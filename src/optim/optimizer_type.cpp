@@ -161,7 +161,7 @@ std::string text_of(const OptimizerType& kind, std::span<const double> values) {
         if (!option.saved && values[i] == 0) continue;
         if (i != 0) text += ", ";
         text += option.name + "=";
-        if (!option.enumerators.empty())
+        if (values[i] >= 0 && values[i] < double(option.enumerators.size()))
             text += option.enumerators[std::size_t(values[i])];
         else
             text += option.flag ? fmt::format("{}", values[i] != 0) : fmt::format("{}", values[i]);
