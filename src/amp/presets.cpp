@@ -90,7 +90,7 @@ private:
     bool keep_;
 };
 
-void check_inputs(const nn::Module& model, const std::vector<optim::Optimizer*>& optimizers) {
+void check_inputs(const nn::Module& model, const std::vector<optim::Optimizer*>& optimizers, CastModel cast) {
     for (const auto& [name, parameter] : model.named_parameters())
         check(parameter.dtype() == float32, ErrorKind::dtype, "amp::initialize: ", name, " is ",
               parameter.dtype(), "; pass the model in float32, the preset converts it");
@@ -98,6 +98,10 @@ void check_inputs(const nn::Module& model, const std::vector<optim::Optimizer*>&
         check(optimizer != nullptr, ErrorKind::value, "amp::initialize: an optimizer is null");
         check(!optimizer->impl().preset.initialized, ErrorKind::state, "amp::initialize: this ",
               optimizer->type_name(), " has been initialized before; do it once");
+        check(cast != CastModel::to_float16 || optimizer->impl().masters != optim::MasterWeights::split,
+              ErrorKind::dtype, "amp::initialize: the preset makes float16 parameters, and this ",
+              optimizer->type_name(),
+              " has split masters, which need bfloat16; cast to bfloat16, or use MasterWeights::whole");
     }
 }
 
@@ -108,8 +112,8 @@ Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optim
     Handle handle;
     handle.properties_ = resolve(options);
     check(options.num_losses >= 1, ErrorKind::value, "amp::initialize: num_losses is ", options.num_losses);
-    check_inputs(model, optimizers);
     const Properties& p = handle.properties_;
+    check_inputs(model, optimizers, p.cast_model_type);
     for (int i = 0; i < options.num_losses; ++i)
         handle.scalers_.emplace_back(GradScalerOptions{.init_scale = p.loss_scale,
                                                        .growth_interval = options.growth_interval,
@@ -123,7 +127,8 @@ Handle initialize(nn::Module& model, const std::vector<optim::Optimizer*>& optim
         nn::keep_side_by_side(model.parameters(), [&] { model.visit_fields(caster); });
     }
     for (optim::Optimizer* optimizer : optimizers) {
-        if (p.master_weights) optimizer->use_master_weights();
+        if (p.master_weights)
+            optimizer->use_master_weights(optimizer->impl().masters.value_or(optim::MasterWeights::whole));
         optimizer->impl().preset.initialized = true;
     }
     return handle;

@@ -116,6 +116,23 @@ TEST_CASE("apex: initialize checks model and optimizer", "[apex]") {
 }
 
 // A float16 loss of 2.5 times the first scale, 65536, would be infinite, and so would be its gradient.
+TEST_CASE("apex: initialize keeps split masters, and refuses float16 for them", "[apex]") {
+    for (const amp::CastModel cast : {amp::CastModel::to_bfloat16, amp::CastModel::to_float16}) {
+        nn::Linear model(4, 4);
+        optim::AdamW optimizer(model.parameters());
+        optimizer.use_master_weights(optim::MasterWeights::split);
+        const amp::InitializeOptions options{.opt_level = "O2", .cast_model_type = cast};
+        if (cast == amp::CastModel::to_bfloat16) {
+            const amp::Handle handle = amp::initialize(model, optimizer, options);
+            CHECK_THROWS_WITH(optimizer.master_parameters(), Contains("split masters are no tensors"));
+            continue;
+        }
+        CHECK_THROWS_WITH(amp::initialize(model, optimizer, options),
+                          Contains("the preset makes float16 parameters, and this AdamW has split masters"));
+        CHECK(model.weight.dtype() == float32);
+    }
+}
+
 TEST_CASE("apex: the first step of O1 and O2 is not skipped because of the loss's own dtype", "[apex]") {
     for (const char* level : {"O1", "O2"}) {
         Setup s({.opt_level = level}, 1e-6);
