@@ -45,6 +45,10 @@ struct MEZZO_INTERNAL GradMeta {
     Copy16 copy16;
     void* hooks = nullptr;  // autograd/hooks.cpp
     void (*free_hooks)(void*) = nullptr;
+    // The tensor's versions before and after its elements moved to another storage unchanged: no write.
+    struct Move {
+        std::uint64_t from = 0, to = 0;
+    } moved;
     // Both are in autograd/node.cpp, which knows Node.
     explicit GradMeta(TensorImpl& tensor);
     ~GradMeta();

@@ -13,6 +13,7 @@ void replace_elements(const Tensor& tensor, const Tensor& value) {
     if (value.impl() == tensor.impl()) return;
     const std::uint64_t version = tensor.version();
     TensorImpl& impl = *tensor.impl();
+    const bool converted = impl.dtype != value->dtype;
     impl.storage = value->storage;
     impl.dtype = value->dtype;
     impl.offset = value->offset;
@@ -21,7 +22,10 @@ void replace_elements(const Tensor& tensor, const Tensor& value) {
     impl.view = false;
     // Caches that know the tensor at `version` must not take the new elements for the old ones.
     if (impl.storage) impl.storage->version.store(version + 1, std::memory_order_relaxed);
-    if (impl.grad_meta) impl.grad_meta->copy16.clear();
+    if (!impl.grad_meta) return;
+    impl.grad_meta->copy16.clear();
+    GradMeta::Move& moved = impl.grad_meta->moved;
+    if (!converted) moved = {moved.to == version ? moved.from : version, version + 1};
 }
 
 void place_side_by_side(const Tensors& tensors) {

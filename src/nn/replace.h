@@ -6,8 +6,8 @@
 
 namespace mezzo::nn {
 
-// Makes tensor hold value's elements (of the same shape, any dtype and device). All handles of tensor see the
-// change.
+// Makes tensor hold value's elements: its own, converted to any dtype or moved to any device. All handles of
+// tensor see the change.
 void replace_elements(const Tensor& tensor, const Tensor& value);
 
 // Moves the elements of contiguous tensors into one allocation, directly behind each other

@@ -18,8 +18,14 @@ bool has_split_master(const OptimizerImpl& optimizer, const Slot& slot) {
 
 namespace {
 
-// Whether the parameter was written since it last agreed with its master.
-bool is_written(const Slot& slot) { return slot.master_version != slot.param.version(); }
+// Whether the parameter was written since it last agreed with its master. A move to another device writes
+// nothing.
+bool is_written(const Slot& slot) {
+    const std::uint64_t now = slot.param.version();
+    if (slot.master_version == now) return false;
+    const GradMeta* const meta = slot.param->grad_meta;
+    return meta == nullptr || meta->moved.to != now || meta->moved.from != slot.master_version;
+}
 
 struct SplitMaster {
     Tensor high, low;  // bfloat16, and uint8 [elements, 2]

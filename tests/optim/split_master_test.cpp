@@ -8,6 +8,7 @@
 #include "mezzo/capture.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/optim_in_ops.h"
+#include "nn/replace.h"
 #include "optim/optimizer.h"
 #include "tests/support/support.h"
 
@@ -246,6 +247,29 @@ TEST_CASE("split masters: another write to a parameter is the new master", "[opt
         split.optimizer.set_lr(0);
         split.optimizer.step();
         CHECK(bits(master()) == bits(w.to(float32)));
+    }
+}
+
+TEST_CASE("split masters: a model that moves keeps them", "[optim]") {
+    for (const MasterWeights storage : {MasterWeights::whole, MasterWeights::split}) {
+        Training training(cpu_device, storage);
+        for (int step = 0; step < 3; ++step) training.step(step);
+        const auto masters = numbers(training.optimizer.state_dict());
+        const Tensors params = training.net.parameters();
+        for (const Tensor& p : params)
+            for (int move = 0; move < 2; ++move) nn::replace_elements(p, p.detach().clone());
+        CHECK((numbers(training.optimizer.state_dict()) == masters));
+        for (const Tensor& p : params) p.set_grad(zeros_like(p));
+        training.optimizer.set_lr(0);
+        training.optimizer.step();
+        for (std::size_t i = 0; i < params.size(); ++i)
+            CHECK(bits(entry(training.optimizer.state_dict(), "state." + std::to_string(i) + ".master")) !=
+                  bits(params[i]));
+        nn::replace_elements(params[0], params[0].detach() * 2.0);  // moves, then is written
+        const NoGrad plain;
+        params[0].mul_(1.0);
+        if (storage == MasterWeights::whole) continue;
+        CHECK(bits(entry(training.optimizer.state_dict(), "state.0.master")) == bits(params[0]));
     }
 }
 
