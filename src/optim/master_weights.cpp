@@ -71,7 +71,8 @@ Tensor with_writes(const Slot& slot) {
     const Tensor param = own_param(slot), wide = param.to(float32);
     const Tensor nearest = slot.master.to(param.dtype()).to(float32);
     const Tensor same = le(abs(wide - slot.master), abs(nearest - slot.master));
-    return where(logical_or(same, eq(wide, nearest)), slot.master, wide);
+    // Everything is as far as infinity from a master that rounds to it.
+    return where(logical_or(logical_and(same, isfinite(nearest)), eq(wide, nearest)), slot.master, wide);
 }
 
 void refresh_split_master(Slot& slot) {

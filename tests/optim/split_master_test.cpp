@@ -273,6 +273,27 @@ TEST_CASE("split masters: a model that moves keeps them", "[optim]") {
     }
 }
 
+TEST_CASE("masters: a write counts although the master has left the parameter's range", "[optim]") {
+    const Tensor w = full({3}, 60000.0, {.dtype = float16}).set_requires_grad();
+    optim::SGD optimizer({w}, {.lr = 1});
+    optimizer.use_master_weights();
+    const auto step = [&](double gradient) {
+        w.set_grad(full({3}, gradient, {.dtype = float16}));
+        optimizer.step();
+    };
+    step(-20000);
+    CHECK(test::doubles(w.detach())[0] == infinity);
+    optimizer.load_state_dict(optimizer.state_dict());  // compares the parameter with the master
+    step(0);
+    CHECK(test::doubles(optimizer.master_parameters()[0].detach())[0] == 80000);
+    {
+        const NoGrad plain;
+        w.fill_(1);
+    }
+    step(0);
+    CHECK(test::doubles(w.detach()) == std::vector<double>{1, 1, 1});
+}
+
 TEST_CASE("split masters: two bytes of an element, and no other tensor than the parameter", "[optim]") {
     for (const Device device : test::devices()) {
         const Tensor w = full({4096}, 0.5, {.dtype = bfloat16, .device = device}).set_requires_grad();
