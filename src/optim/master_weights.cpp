@@ -95,8 +95,14 @@ void check_splits(const OptimizerImpl& optimizer, std::size_t slot) {
 
 }  // namespace
 
+void check_masters(const OptimizerImpl& optimizer) {
+    if (optimizer.masters != MasterWeights::split) return;
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i) check_splits(optimizer, i);
+}
+
 Tensor master_of(const Slot& slot) {
-    return slot.master.defined() || !slot.low16.defined() ? slot.master : joined_master(slot);
+    if (slot.master.defined()) return slot.master;
+    return slot.low16.defined() ? joined_master(slot) : own_param(slot).to(float32);  // made at the next step
 }
 
 void refresh_master(const OptimizerImpl& optimizer, Slot& slot) {

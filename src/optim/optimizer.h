@@ -169,12 +169,14 @@ void follow_replays(OptimizerImpl& optimizer, const GradientList& plan, bool con
 bool has_master(const OptimizerImpl& optimizer, const Slot& slot);
 // Whether it is split. It is no tensor then, but the parameter and slot.low16 together.
 bool has_split_master(const OptimizerImpl& optimizer, const Slot& slot);
+// Throws Error(dtype) if a parameter cannot have the optimizer's masters.
+void check_masters(const OptimizerImpl& optimizer);
 // Makes the masters that these parameters lack on a device. Throws Error(dtype) if one cannot be split.
 void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device);
 // Updates a master with what was written to its parameter since they last agreed, and stores it as the
 // optimizer's masters are to be stored.
 void refresh_master(const OptimizerImpl& optimizer, Slot& slot);
-// The master as float32, of the slot's shape; undefined if there is none.
+// The master of a slot with has_master(), as float32, of the slot's shape.
 Tensor master_of(const Slot& slot);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);

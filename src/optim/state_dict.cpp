@@ -69,9 +69,8 @@ StateDict Optimizer::saved_state() const {
             if (slot.state[k].defined())
                 state.emplace_back(slot_key(i, impl_->kind->state[k]),
                                    copy_of(*impl_, i, slot.state[k], incomplete));
-        if (!has_master(*impl_, slot)) continue;
-        if (const Tensor master = master_of(slot); master.defined())
-            state.emplace_back(slot_key(i, "master"), copy_of(*impl_, i, master, incomplete));
+        if (has_master(*impl_, slot))
+            state.emplace_back(slot_key(i, "master"), copy_of(*impl_, i, master_of(slot), incomplete));
     }
     if (impl_->sharing) impl_->sharing->complete(incomplete);
     return state;

@@ -273,6 +273,25 @@ TEST_CASE("split masters: a model that moves keeps them", "[optim]") {
     }
 }
 
+TEST_CASE("split masters: a parameter that takes no step after loading has a master in the state",
+          "[optim]") {
+    const auto leaf = [] { return ones({4}, {.dtype = bfloat16}).set_requires_grad(); };
+    const Tensor a = leaf(), b = leaf();
+    optim::AdamW plain({a, b});
+    a.set_grad(ones_like(a));
+    b.set_grad(ones_like(b));
+    plain.step();
+    optim::AdamW optimizer({a, b}), other({a, b});
+    for (optim::AdamW* o : {&optimizer, &other}) o->use_master_weights(MasterWeights::split);
+    optimizer.load_state_dict(plain.state_dict());  // which has no masters
+    b.set_grad({});
+    optimizer.step();
+    const StateDict state = optimizer.state_dict();
+    CHECK(bits(entry(state, "state.1.master")) == bits(b));
+    other.load_state_dict(state);
+    CHECK(numbers(other.state_dict()) == numbers(state));
+}
+
 TEST_CASE("masters: a write counts although the master has left the parameter's range", "[optim]") {
     const Tensor w = full({3}, 60000.0, {.dtype = float16}).set_requires_grad();
     optim::SGD optimizer({w}, {.lr = 1});
