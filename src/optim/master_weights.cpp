@@ -151,6 +151,8 @@ void Optimizer::use_master_weights(MasterWeights storage) {
         for (const std::size_t index : all) check_splits(*impl_, index);
     }
     impl_->masters = storage;
+    // Splitting rounds parameters. The next step does it, and gathers them from all processes.
+    if (impl_->sharing && storage == MasterWeights::split) return;
     make_masters(*impl_, all, impl_->device());
     for (const std::size_t index : all) {
         Slot& slot = impl_->slots[index];

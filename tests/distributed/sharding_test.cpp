@@ -275,6 +275,43 @@ TEST_CASE("sharding: masters are parts, which nobody gets to see", "[distributed
     });
 }
 
+TEST_CASE("sharding: masters that are split are split on all ranks", "[distributed]") {
+    run_ranks(2, [](const Group& group) {
+        nn::Sequential net = make_net(1);
+        net.to(bfloat16);
+        DataParallel parallel(net, group);
+        optim::SGD optimizer(net.named_parameters(), {.lr = 0});
+        optimizer.use_master_weights();
+        shard(optimizer, parallel);
+        {
+            const NoGrad plain;
+            for (const Tensor& p : net.parameters()) p.fill_(1);
+        }
+        StateDict state = optimizer.state_dict();
+        for (auto& [name, value] : state)  // a tie, which splitting rounds away from zero
+            if (name.ends_with(".master")) value = full(value.shape(), 1 + 0x1p-8);
+        optimizer.load_state_dict(state);
+        optimizer.use_master_weights(optim::MasterWeights::split);
+        const auto all_are = [&](const Tensors& tensors, double expected) {
+            for (const Tensor& x : tensors)
+                for (const double v : doubles(x.detach())) RANK_CHECK(v == expected);
+        };
+        const auto masters = [&] {
+            Tensors result;
+            for (const auto& [name, value] : optimizer.state_dict())
+                if (name.ends_with(".master")) result.push_back(value);
+            RANK_CHECK(result.size() == net.parameters().size());
+            return result;
+        };
+        all_are(net.parameters(), 1);
+        all_are(masters(), 1 + 0x1p-8);
+        mse_loss(net(rows(1).to(bfloat16)).to(float32), rows(7)).backward();
+        optimizer.step();
+        all_are(net.parameters(), 1 + 0x1p-7);
+        all_are(masters(), 1 + 0x1p-8);
+    });
+}
+
 TEST_CASE("sharding: a state that one rank cannot load leaves all as they were", "[distributed]") {
     run_ranks(3, [](const Group& group) {
         const nn::Sequential net = make_net(1);
