@@ -50,11 +50,15 @@ public:
     // Runs loss.backward(), and updates each parameter as soon as its gradient is complete, which is then
     // released: there are never the gradients of all parameters at once. Parameters have the bits of
     // backward() and step(). Counts one step. A checkpointed segment may reach any parameter, so gradients
-    // stay until the last segment has run. Accumulation, clipping and a GradScaler need all gradients before
-    // the first update, and do not go with it. Throws Error(state) if a parameter has a gradient already, for
-    // a scaled loss, parameters of a DataParallel, sharded optimizers, and inside of a captured step or
-    // another backward pass, and Error(value) for a CustomOptimizer, LBFGS and the optimizers of
-    // mezzo/optim_in_ops.h. If it throws later, some parameters are updated and others are not.
+    // stay until the last segment has run. A parameter is updated after the last node that has saved it; but
+    // a hook, or a user-defined gradient that reads a parameter without having it in Context::saved, may read
+    // the updated one. Accumulation, clipping and a GradScaler need all gradients before the first update,
+    // and do not go with it. Throws, with no parameter changed, Error(state) if a parameter has a gradient
+    // already, for a scaled loss, parameters of any DataParallel in the graph, sharded optimizers, and inside
+    // of a captured step or another backward pass, Error(value) for a CustomOptimizer, LBFGS and the
+    // optimizers of mezzo/optim_in_ops.h, and the errors of step() about devices, contiguity and masters. If
+    // it throws later, some parameters are updated and others are not; so it does for parameters of a
+    // DataParallel that only a checkpointed segment reaches.
     void step_in_backward(const Tensor& loss);
     // Clears all gradients; set_to_none = false writes zeros to them, and so keeps their memory.
     void zero_grad(bool set_to_none = true);
@@ -85,7 +89,9 @@ public:
 
     // Makes a float32 master weight for every 16-bit parameter: step() updates the master weight and writes
     // the parameter from it. If a program writes to a parameter, the changed elements become those of the
-    // master, or, if it is split, all elements do. A call with the other storage converts the masters. Throws
+    // master, or, if it is split, all elements do. A move to another device is no write; a conversion to
+    // another dtype and back is one, and so is Module::load_state_dict(): load the optimizer's state, too. A
+    // call with the other storage converts the masters; a sharded optimizer splits at its next step. Throws
     // Error(dtype) for split masters of float16 parameters, and Error(value) for split masters of a
     // CustomOptimizer, LBFGS and the optimizers of mezzo/optim_in_ops.h.
     void use_master_weights(MasterWeights storage = MasterWeights::whole);

@@ -32,7 +32,8 @@ struct NodeFunction {
     // Whether it delivers gradients to leaves that are not edges of the node. The engine then visits the node
     // even if none of its edges leads to a target.
     virtual bool opaque() const { return false; }
-    virtual void release() = 0;  // frees what it saved; called once backward has run
+    virtual In saved() const { return {}; }  // tensors that backward() reads, as far as they are known
+    virtual void release() = 0;              // frees what it saved; called once backward has run
 };
 
 struct NodeExtra {

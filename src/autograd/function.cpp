@@ -57,6 +57,7 @@ struct UserFunction final : NodeFunction {
         check_gradients(node, result);
         return result;
     }
+    In saved() const override { return context.saved; }
     void release() override { context.saved.clear(); }
 
     void check_gradients(const Node& node, const Tensors& result) const {

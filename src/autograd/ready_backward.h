@@ -9,10 +9,12 @@ namespace mezzo {
 
 using GradientReady = autograd::Callback<void(const Tensor& leaf)>;
 
-// Runs loss.backward(), and calls ready(leaf) once for each leaf that gets a gradient when it is complete:
-// after the last node with an edge to the leaf, and after the last checkpointed segment, because a segment
-// may reach any leaf. Leaves with hooks are ready at the end. `ready` runs without history and autocast. If
-// it throws, the pass ends. Throws Error(state) inside another backward pass.
-void backward_until_ready(const Tensor& loss, const GradientReady& ready);
+// Runs loss.backward(), and calls ready(leaf) once for each leaf that gets a gradient when it is complete and
+// the leaf may be written to: after the last node with an edge to it, after the last node that has saved a
+// tensor in its storage, and after the last checkpointed segment, because a segment may reach any leaf.
+// Leaves with hooks are ready at the end. `ready` runs without history and autocast. If it throws, the pass
+// ends. Throws Error(state), which begins with `op`, inside another backward pass, and if gradients of the
+// graph are reduced between processes.
+void backward_until_ready(const char* op, const Tensor& loss, const GradientReady& ready);
 
 }  // namespace mezzo

@@ -38,6 +38,8 @@ public:
     virtual void complete(std::uint32_t /*index*/) {}
     // Called before something is added to the gradient, or becomes the gradient.
     virtual void adding(std::uint32_t /*index*/) {}
+    // Whether the hook reduces gradients between processes.
+    virtual bool reduces() const { return false; }
     // Memory for a new gradient (a view of a bucket), of the leaf's shape and dtype, with any values;
     // undefined if there is none.
     virtual Tensor bucket_view(std::uint32_t /*index*/) { return {}; }

@@ -38,6 +38,10 @@ bool GradientSlot::pending() const {
                        [](const Link& link) { return link.hook->pending(link.index); });
 }
 
+bool GradientSlot::reduced() const {
+    return std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.hook->reduces(); });
+}
+
 void GradientSlot::unlink(const GradientHook* hook) noexcept {
     const auto found = std::find_if(links_.begin(), links_.end(),
                                     [hook](const Link& link) { return link.hook.get() == hook; });

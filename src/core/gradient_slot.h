@@ -44,8 +44,8 @@ public:
     };
     void link(Link link) { links_.push_back(std::move(link)); }
     void unlink(const GradientHook* hook) noexcept;
-    // Whether a hook is linked, such as the reduction of data-parallel training.
-    bool hooked() const { return !links_.empty(); }
+    // Whether a hook reduces the gradient between processes.
+    bool reduced() const;
     // Replaces all links, and returns those that were there.
     std::vector<Link> exchange_links(std::vector<Link> links) {
         return std::exchange(links_, std::move(links));

@@ -36,6 +36,7 @@ class BackwardObserver : public GradientHook {
 public:
     BackwardObserver();
     ~BackwardObserver() override;
+    bool reduces() const override { return true; }
 
     // begin() and end() are called in ascending order of number(); end() of observers that only opaque nodes
     // have reached comes last.

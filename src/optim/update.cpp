@@ -204,8 +204,7 @@ void update_alone(OptimizerImpl& optimizer, std::size_t index, StepState* counts
     bump_version(optimizer.steps);
 }
 
-void check_releasable(const OptimizerImpl& optimizer) {
-    const std::string where = optimizer.type + std::string(".step_in_backward");
+void check_releasable(const OptimizerImpl& optimizer, const std::string& where) {
     refuse_in_update("step_in_backward", optimizer);
     refuse_in_capture(where.c_str(), "update parameters during a backward pass");
     check(optimizer.kind->used != nullptr, ErrorKind::value, where,
@@ -213,10 +212,11 @@ void check_releasable(const OptimizerImpl& optimizer) {
     check(optimizer.sharing == nullptr, ErrorKind::state, where,
           ": a sharded optimizer exchanges all parameters at once; call backward() and step()");
     for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
-        const GradientSlot& gradient = optimizer.slots[i].param->grads().gradient;
+        const Tensor& param = optimizer.slots[i].param;
+        const GradientSlot& gradient = param->grads().gradient;
         check(!gradient.defined(), ErrorKind::state, where, ": ", optimizer.describe(i),
               " has a gradient already; call zero_grad() before, gradients cannot be accumulated");
-        check(!gradient.hooked(), ErrorKind::state, where, ": the gradient of ", optimizer.describe(i),
+        check(!gradient.reduced(), ErrorKind::state, where, ": the gradient of ", optimizer.describe(i),
               " is reduced between processes; call backward() and step()");
     }
 }
@@ -238,17 +238,17 @@ void Optimizer::step() {
 void Optimizer::step_in_backward(const Tensor& loss) {
     const insight::RecordFunction scope("Optimizer.step_in_backward");
     OptimizerImpl& own = *impl_;
-    check_releasable(own);
+    const std::string where = own.type + std::string(".step_in_backward");
+    check_releasable(own, where);
     std::unordered_map<const TensorImpl*, std::size_t> indices;
     for (std::size_t i = 0; i < own.slots.size(); ++i) indices.emplace(own.slots[i].param.impl(), i);
     Tensor counts;  // of single updates, which are no steps
-    backward_until_ready(loss, [&](const Tensor& leaf) {
+    backward_until_ready(where.c_str(), loss, [&](const Tensor& leaf) {
         const auto at = indices.find(leaf.impl());
         GradientSlot& gradient = leaf->grads().gradient;
         if (at == indices.end() || !gradient.defined()) return;
-        check(!gradient.has_scale_state(scaled_part), ErrorKind::state, own.type,
-              ".step_in_backward: the loss is scaled; a GradScaler looks at all gradients before the first "
-              "update");
+        check(!gradient.has_scale_state(scaled_part), ErrorKind::state, where,
+              ": the loss is scaled; a GradScaler looks at all gradients before the first update");
         if (!counts.defined())
             counts = zeros({std::int64_t(sizeof(StepState) / sizeof(float))}, {.device = leaf.device()});
         update_alone(own, at->second, static_cast<StepState*>(raw(counts)));

@@ -312,6 +312,27 @@ TEST_CASE("sharding: masters that are split are split on all ranks", "[distribut
     });
 }
 
+TEST_CASE("sharding: step_in_backward() refuses gradients that ranks exchange", "[distributed]") {
+    run_ranks(2, [](const Group& group) {
+        const nn::Sequential encoder = make_net(1), head = make_net(2);
+        DataParallel parallel(encoder, group);
+        optim::AdamW own(encoder.parameters()), others(head.parameters()), divided(encoder.parameters());
+        const auto loss = [&](const Tensor& y) { return mse_loss(y, rows(7)); };
+        RANK_CHECK_THROWS(own.step_in_backward(loss(encoder(rows(1)))),
+                          "parameter 0 is reduced between processes");
+        RANK_CHECK_THROWS(others.step_in_backward(loss(head(encoder(rows(1))))),
+                          "AdamW.step_in_backward: the graph reaches parameters of a DataParallel");
+        const Tensor y = autograd::checkpoint([&](const Tensors& in) { return Tensors{encoder(in[0])}; },
+                                              {head(rows(1))})[0];
+        RANK_CHECK_THROWS(others.step_in_backward(loss(y)), "the graph reaches parameters of a DataParallel");
+        others.zero_grad();
+        others.step_in_backward(loss(head(encoder(rows(1)).detach())));
+        RANK_CHECK(others.applied_steps() == 1);
+        shard(divided, parallel);
+        RANK_CHECK_THROWS(divided.step_in_backward(loss(encoder(rows(1)))), "a sharded optimizer exchanges");
+    });
+}
+
 TEST_CASE("sharding: a state that one rank cannot load leaves all as they were", "[distributed]") {
     run_ranks(3, [](const Group& group) {
         const nn::Sequential net = make_net(1);

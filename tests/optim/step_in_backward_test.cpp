@@ -38,6 +38,13 @@ struct Model {
     }
 };
 
+void step_once(optim::Optimizer& optimizer, const Tensor& loss, bool released) {
+    if (released) return optimizer.step_in_backward(loss);
+    loss.backward();
+    optimizer.step();
+    optimizer.zero_grad();
+}
+
 std::vector<std::vector<double>> train(Graph graph, Dtype dtype, Device device, bool released,
                                        bool autocast) {
     manual_seed(6);
@@ -56,13 +63,7 @@ std::vector<std::vector<double>> train(Graph graph, Dtype dtype, Device device, 
             const amp::Autocast scope({.device = device.type(), .dtype = bfloat16, .enabled = autocast});
             loss = model.loss(graph, step);
         }
-        if (released) {
-            optimizer.step_in_backward(loss);
-        } else {
-            loss.backward();
-            optimizer.step();
-            optimizer.zero_grad();
-        }
+        step_once(optimizer, loss, released);
         for (const Tensor& p : params) CHECK_FALSE(p.grad().defined());
     }
     CHECK(optimizer.applied_steps() == 4);
@@ -87,6 +88,57 @@ TEST_CASE("step in backward: the bits of backward and step", "[optim]") {
                 }
 }
 
+TEST_CASE("step in backward: a leaf with a hook that only a checkpointed segment reaches", "[optim]") {
+    std::vector<std::vector<double>> seen[2];
+    for (const bool released : {false, true}) {
+        const Tensor w = ones({2}).set_requires_grad(), v = ones({2}).set_requires_grad();
+        optim::SGD optimizer({w, v}, {.lr = 0.5});
+        autograd::add_hook(w, [](const Tensor& gradient) { return gradient * 2.0; });
+        for (int step = 0; step < 2; ++step) {
+            const Tensor y =
+                autograd::checkpoint([&](const Tensors& in) { return Tensors{in[0] * w}; }, {v * 1.0})[0];
+            step_once(optimizer, sum(y), released);
+            CHECK_FALSE(w.grad().defined());
+        }
+        seen[released] = {test::doubles(w.detach()), test::doubles(v.detach())};
+    }
+    CHECK(seen[0] == seen[1]);
+}
+
+TEST_CASE("step in backward: older nodes read a parameter's memory without an edge to it", "[optim]") {
+    enum class Reader { detached, slices, function };
+    for (const Reader reader : {Reader::detached, Reader::slices, Reader::function}) {
+        CAPTURE(int(reader));
+        std::vector<std::vector<double>> seen[2];
+        for (const bool released : {false, true}) {
+            const Tensor flat = ones({8});
+            const auto leaf = [&](std::int64_t begin) {
+                const Tensor own = reader == Reader::slices ? flat.slice(0, begin, begin + 4) : ones({4});
+                return own.detach().set_requires_grad();
+            };
+            const Tensor u = leaf(0), w = leaf(4);
+            optim::SGD optimizer({w, u}, {.lr = 0.5});
+            const auto product = [&] {
+                if (reader == Reader::slices) return u * full({4}, 2.0);
+                if (reader == Reader::detached) return u * w.detach();
+                return autograd::apply_function(
+                    {.name = "product"},
+                    [&](autograd::Context& context, const Tensors& in) {
+                        context.saved = {w.detach()};
+                        return Tensors{in[0] * context.saved[0]};
+                    },
+                    [](autograd::Context& context, const Tensors& g) {
+                        return Tensors{g[0] * context.saved[0]};
+                    },
+                    {u})[0];
+            };
+            step_once(optimizer, sum(square(product()) * w), released);
+            seen[released] = {test::doubles(u.detach()), test::doubles(w.detach())};
+        }
+        CHECK(seen[0] == seen[1]);
+    }
+}
+
 TEST_CASE("step in backward: gradients are there one by one", "[optim]") {
     for (const Device device : test::devices()) {
         constexpr std::int64_t width = 128, layers = 12, weight = width * width * 4;
@@ -101,13 +153,7 @@ TEST_CASE("step in backward: gradients are there one by one", "[optim]") {
                 reset_peak(device);
                 Tensor y = ones({1, width}, {.device = device});
                 for (const Tensor& w : weights) y = matmul(y, w);
-                if (released) {
-                    optimizer.step_in_backward(sum(y));
-                } else {
-                    sum(y).backward();
-                    optimizer.step();
-                    optimizer.zero_grad();
-                }
+                step_once(optimizer, sum(y), released);
                 peaks[released] = memory_stats(device).max_allocated - before;
             }
         }
@@ -138,4 +184,30 @@ TEST_CASE("step in backward: what needs all gradients is refused", "[optim]") {
     CHECK(test::doubles(w.detach()) == std::vector<double>{0.5, 0.5});
     CHECK(test::doubles(other.grad()) == std::vector<double>{1, 1});  // not the optimizer's, so it stays
     CHECK(optimizer.applied_steps() == 1);
+}
+
+TEST_CASE("step in backward: inside of a pass or of a captured step it is refused", "[optim]") {
+    const Tensor w = ones({2}).set_requires_grad(), v = ones({2}).set_requires_grad();
+    optim::SGD outer({w}), inner({v});
+    const int hook = autograd::add_hook(w, [&](const Tensor& gradient) {
+        const EnableGrad recorded;
+        CHECK_THROWS_WITH(inner.step_in_backward(sum(v)),
+                          Catch::Contains("SGD.step_in_backward: it runs a backward pass of its own"));
+        return gradient;
+    });
+    outer.step_in_backward(sum(w));
+    autograd::remove_hook(w, hook);
+    CHECK(inner.applied_steps() == 0);
+    if (cuda_device_count() == 0) return;
+    const Device gpu{DeviceType::cuda};
+    const Tensor x = ones({2}, {.device = gpu}).set_requires_grad();
+    optim::SGD optimizer({x});
+    cuda::CapturedStep captured(
+        [&](const Tensors&) -> Tensors {
+            optimizer.step_in_backward(sum(x));
+            return {};
+        },
+        {.warmup = 1, .device = gpu});
+    captured({});  // runs eagerly
+    CHECK_THROWS_WITH(captured({}), Catch::Contains("SGD.step_in_backward"));
 }
