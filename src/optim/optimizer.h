@@ -147,6 +147,9 @@ Shape blocks_shape(std::int64_t numel);
 // Makes the masters, state and 16-bit copies that an update of the list will write to, where they are
 // missing, and completes the list with pointers to them.
 void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool conditional);
+// Makes the 16-bit copies that are missing, for updates of single parameters: those of merged weights lie
+// behind each other only if they are made together.
+void make_missing_copies16(OptimizerImpl& optimizer);
 // Arguments of the update kernels: the parameters with gradients, and their state. Allocates all memory that
 // the update kernel needs: whatever can throw does so here, before gradients and parameters change.
 // conditional: the update is skipped if StepState says found_inf.

@@ -159,10 +159,10 @@ void drop_unless_all(const Placed* begin, const Placed* end) {
 // Makes the 16-bit copies that are missing. Parameters that are contiguous in memory (core/flat_view.h)
 // get contiguous copies, so that a product that reads the parameters as one reads the copies as one, too. If
 // one of them is missing, all of them are made anew.
-void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool conditional) {
-    if (!lacks_copies16(optimizer, list)) return;
+void make_copies16(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device,
+                   bool conditional) {
     std::vector<Slot*> slots, fresh;
-    for (const std::size_t index : list.indices)
+    for (const std::size_t index : indices)
         if (Slot& slot = optimizer.slots[index]; has_copy16(optimizer, slot)) slots.push_back(&slot);
     const std::vector<Placed> placed = with_neighbours(slots);
     for (std::size_t i = 0, end; i < placed.size(); i = end) {
@@ -176,7 +176,7 @@ void make_copies16(OptimizerImpl& optimizer, const GradientList& list, bool cond
         fresh.push_back(slot);
         arena.add(copy16.value, slot->param.shape(), copy16.wanted, adjoining);
     }
-    arena.make(list.device, false);
+    arena.make(device, false);
     if (!conditional) return;
     for (Slot* slot : fresh) {
         Copy16& copy16 = slot->param->grad_meta->copy16;
@@ -230,6 +230,18 @@ void fill_ref(OptimizerImpl& optimizer, const StateUse& use, std::size_t index, 
 
 }  // namespace
 
+void make_missing_copies16(OptimizerImpl& optimizer) {
+    std::vector<std::size_t> indices;
+    bool lacks = false;
+    for (std::size_t i = 0; i < optimizer.slots.size(); ++i) {
+        const Slot& slot = optimizer.slots[i];
+        if (slot.param.numel() == 0 || !tracked(slot.param) || !has_copy16(optimizer, slot)) continue;
+        indices.push_back(i);
+        lacks = lacks || !slot.param->grad_meta->copy16.value.defined();
+    }
+    if (lacks) make_copies16(optimizer, indices, optimizer.device(), false);
+}
+
 void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool conditional) {
     prepare_state(optimizer);
     std::size_t at = 0;
@@ -241,7 +253,7 @@ void prepare_update(OptimizerImpl& optimizer, GradientList& list, bool condition
     NoGrad plain;
     make_masters(optimizer, list.indices, list.device);
     for (std::size_t k = 0; k < optimizer.kind->state.size(); ++k) make_state(optimizer, list, k);
-    make_copies16(optimizer, list, conditional);
+    if (lacks_copies16(optimizer, list)) make_copies16(optimizer, list.indices, list.device, conditional);
     std::size_t group = optimizer.groups.size();
     StateUse use;
     for (std::size_t i = 0; i < list.refs.size(); ++i) {  // in the order of the groups

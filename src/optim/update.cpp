@@ -29,7 +29,8 @@ void bump_gradients(const GradientList& list) {
     for (const TensorImpl* leaf : list.leaves) bump_version(leaf->grad_meta->gradient.read());
 }
 
-GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling) {
+GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling,
+                           std::size_t first_index) {
     GradientList list;
     for (const Tensor& parameter : parameters) {
         static_cast<void>(parameter.requires_grad());  // throws if the parameter is undefined
@@ -49,8 +50,8 @@ GradientList gradient_list(const char* op, const Tensors& parameters, PendingFac
         if (first) list.device = gradient.device();
         first = false;
         check(gradient.device() == list.device && parameter.device() == list.device, ErrorKind::device, op,
-              ": parameter ", i, " is on ", parameter.device(), " and its gradient on ", gradient.device(),
-              ", others are on ", list.device, "; all must be on one device");
+              ": parameter ", first_index + i, " is on ", parameter.device(), " and its gradient on ",
+              gradient.device(), ", others are on ", list.device, "; all must be on one device");
         if (gradient.numel() == 0) continue;
         if (!gradient.is_contiguous()) {
             const Tensor dense = gradient.detach().contiguous();
@@ -63,7 +64,7 @@ GradientList gradient_list(const char* op, const Tensors& parameters, PendingFac
         ref.dtype = parameter.dtype();
         ref.grad_dtype = gradient.dtype();
         list.refs.push_back(ref);
-        list.indices.push_back(i);
+        list.indices.push_back(first_index + i);
         list.leaves.push_back(parameter.impl());
     }
     return list;
@@ -193,9 +194,8 @@ void count_step(OptimizerImpl& optimizer, std::size_t member, std::int64_t& coun
 // Updates one parameter with its gradient. counts: its StepState counts the update.
 void update_alone(OptimizerImpl& optimizer, std::size_t index, StepState* counts) {
     const Slot& slot = optimizer.slots[index];
-    GradientList list = gradient_list(optimizer.type, {slot.param}, PendingFactors::apply);
+    GradientList list = gradient_list(optimizer.type, {slot.param}, PendingFactors::apply, index);
     if (list.refs.empty()) return;
-    list.indices.front() = index;
     prepare_update(optimizer, list, false);
     list.refs.front().group = 0;
     const StepArgs args = step_args(optimizer, optimizer.groups[slot.group]);
@@ -204,6 +204,7 @@ void update_alone(OptimizerImpl& optimizer, std::size_t index, StepState* counts
     bump_version(optimizer.steps);
 }
 
+// Throws what an update of any parameter would throw, while none has been updated.
 void check_releasable(const OptimizerImpl& optimizer, const std::string& where) {
     refuse_in_update("step_in_backward", optimizer);
     refuse_in_capture(where.c_str(), "update parameters during a backward pass");
@@ -218,7 +219,13 @@ void check_releasable(const OptimizerImpl& optimizer, const std::string& where) 
               " has a gradient already; call zero_grad() before, gradients cannot be accumulated");
         check(!gradient.reduced(), ErrorKind::state, where, ": the gradient of ", optimizer.describe(i),
               " is reduced between processes; call backward() and step()");
+        check(param.is_contiguous(), ErrorKind::value, where, ": ", optimizer.describe(i),
+              " is not contiguous");
+        check(param.device() == optimizer.device(), ErrorKind::device, where, ": ", optimizer.describe(i),
+              " is on ", param.device(), ", others are on ", optimizer.device(),
+              "; all must be on one device");
     }
+    check_masters(optimizer);
 }
 
 }  // namespace
@@ -240,6 +247,7 @@ void Optimizer::step_in_backward(const Tensor& loss) {
     OptimizerImpl& own = *impl_;
     const std::string where = own.type + std::string(".step_in_backward");
     check_releasable(own, where);
+    make_missing_copies16(own);
     std::unordered_map<const TensorImpl*, std::size_t> indices;
     for (std::size_t i = 0; i < own.slots.size(); ++i) indices.emplace(own.slots[i].param.impl(), i);
     Tensor counts;  // of single updates, which are no steps

@@ -24,12 +24,13 @@ enum class PendingFactors : std::uint8_t {
 struct GradientList {
     Device device;
     std::vector<ParamRef> refs;          // param, grad, dtypes and numel are filled
-    std::vector<std::size_t> indices;    // of refs, in the given list of parameters
+    std::vector<std::size_t> indices;    // of refs: those in the given list of parameters, plus first_index
     std::vector<TensorImpl*> leaves;     // of refs
     std::size_t with_gradient = 0;       // including those without elements
     Ref<DeferredFactor> pending_factor;  // the pending factor of all, or null
 };
-GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling);
+GradientList gradient_list(const char* op, const Tensors& parameters, PendingFactors scaling,
+                           std::size_t first_index = 0);
 
 // The struct in a state tensor, such as StepState. Waits for the device.
 template <class State> State read_struct(const Tensor& memory) {

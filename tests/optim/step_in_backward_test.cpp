@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "core/flat_view.h"
+#include "core/tensor_impl.h"
 #include "mezzo/capture.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/optim_in_ops.h"
@@ -139,6 +141,24 @@ TEST_CASE("step in backward: older nodes read a parameter's memory without an ed
     }
 }
 
+TEST_CASE("step in backward: 16-bit copies of merged weights lie behind each other", "[optim]") {
+    for (const Device device : test::devices()) {
+        nn::SwiGLU net(8, 16, {.bias = false});
+        net.to(device);
+        optim::AdamW optimizer(net.parameters());
+        for (int step = 0; step < 3; ++step) {
+            Tensor loss;
+            {
+                const amp::Autocast scope({.device = device.type(), .dtype = bfloat16});
+                loss = sum(square(net(ones({2, 8}, {.device = device})).to(float32)));
+            }
+            optimizer.step_in_backward(loss);
+            CHECK(directly_behind(net.gate_proj.weight->grad_meta->copy16.value,
+                                  net.up_proj.weight->grad_meta->copy16.value));
+        }
+    }
+}
+
 TEST_CASE("step in backward: gradients are there one by one", "[optim]") {
     for (const Device device : test::devices()) {
         constexpr std::int64_t width = 128, layers = 12, weight = width * width * 4;
@@ -184,6 +204,28 @@ TEST_CASE("step in backward: what needs all gradients is refused", "[optim]") {
     CHECK(test::doubles(w.detach()) == std::vector<double>{0.5, 0.5});
     CHECK(test::doubles(other.grad()) == std::vector<double>{1, 1});  // not the optimizer's, so it stays
     CHECK(optimizer.applied_steps() == 1);
+}
+
+TEST_CASE("step in backward: parameters that an update would refuse are found before the pass", "[optim]") {
+    const Tensor w = ones({3}).set_requires_grad();
+    const Tensor transposed = ones({2, 3}).transpose(0, 1).detach().set_requires_grad();
+    optim::SGD strided({w, transposed}, {.lr = 0.5});
+    CHECK_THROWS_WITH(strided.step_in_backward(sum(transposed) + sum(w)),
+                      Catch::Contains("SGD.step_in_backward: parameter 1 is not contiguous"));
+    nn::Linear half(2, 2);
+    optim::SGD split({half.weight, w}, {.lr = 0.5});
+    split.use_master_weights(optim::MasterWeights::split);
+    half.to(float16);
+    CHECK_THROWS_WITH(split.step_in_backward(sum(half.weight.to(float32)) + sum(w)),
+                      Catch::Contains("float16 parameter, parameter 0, cannot be split"));
+    if (test::devices().size() > 1) {
+        const Tensor far = ones({3}, {.device = test::devices().back()}).set_requires_grad();
+        optim::SGD apart({w, far}, {.lr = 0.5});
+        CHECK_THROWS_WITH(apart.step_in_backward(sum(far).to(cpu_device) + sum(w)),
+                          Catch::Contains("SGD.step_in_backward: parameter 1 is on "));
+    }
+    CHECK(test::doubles(w.detach()) == std::vector<double>{1, 1, 1});
+    CHECK_FALSE(w.grad().defined());
 }
 
 TEST_CASE("step in backward: inside of a pass or of a captured step it is refused", "[optim]") {
