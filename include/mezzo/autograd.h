@@ -48,12 +48,12 @@ private:
 //   const InferenceMode scope;
 //   y = model(x);
 //
-// The first use of a weight in a scope makes its copy, which takes as much memory as the weight. The copy
-// lives until the module is freed or switched to train(), or the weight is moved or converted; a weight
-// that has been written to is packed again by its next use. Sums are added in another order than without
-// the scope, so results may differ in rounding, but not between numbers of rows or of threads. Weights of
-// fewer than 2^16 elements and views are not packed. Under Autocast the converted weight is packed, and
-// parameters that do not require grad are converted once for the scope, too.
+// The second use of a weight makes its copy, which takes as much memory as the weight. The copy lives until
+// the module is freed or switched to train(), or the weight is moved or converted; a weight that has been
+// written to is packed again by its second use after that. With a packed weight sums are added in another
+// order than without, so results may differ in rounding, but not between numbers of threads, nor of 1 to 8
+// rows. Weights of fewer than 2^16 elements or 64 outputs and views are not packed. Under Autocast the
+// converted weight is packed, and parameters that do not require grad are converted once for the scope, too.
 class [[nodiscard]] InferenceMode : NoGrad {
 public:
     [[nodiscard]] InferenceMode();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "core/thread_state.h"
 #include "cpu/gemm/operand.h"
@@ -11,9 +12,10 @@
 namespace mezzo::cpu {
 namespace {
 
-constexpr std::int64_t most_rows = 8, least_elements = 1 << 16;
+constexpr std::int64_t most_rows = 8, least_elements = 1 << 16, least_outputs = 64;
 
-// The first bytes of a packed copy: what it is a copy of.
+// The first bytes of a packed copy: what it is a copy of. After the first use of a weight there is only the
+// header, without panels.
 struct alignas(64) Header {
     std::int64_t n, k;
     std::uint64_t version;  // of the weight's storage
@@ -23,8 +25,11 @@ struct alignas(64) Header {
 };
 
 // No views: the merged weights of several layers are a view of memory whose parts have versions of their own.
+// Little padding: it is read as well.
 bool worth_a_copy(const Tensor& w) {
-    return !w->view && w->shape.size() == 2 && w->numel >= least_elements && w->contiguous &&
+    if (w->shape.size() != 2 || w->shape[0] < least_outputs) return false;
+    const std::int64_t padded = round_up(w->shape[0], packed_columns) * round_up(w->shape[1], packed_steps);
+    return padded <= w->numel + w->numel / 8 && !w->view && w->numel >= least_elements && w->contiguous &&
            w->offset == 0 && w->dtype != float64 &&
            std::size_t(w->numel) * size_of(w->dtype) == w->storage->bytes;
 }
@@ -56,6 +61,13 @@ template <class Unit> void pack(const Tensor& w, char* panels) {
     });
 }
 
+// A header, without panels.
+Ref<Storage> make_note(const Header& header) {
+    Ref<Storage> note = allocate_storage(sizeof header, cpu_device);
+    std::memcpy(note->data, &header, sizeof header);
+    return note;
+}
+
 Ref<Storage> make_packed(const Tensor& w, const Header& header) {
     const std::int64_t elements = round_up(header.n, packed_columns) * round_up(header.k, packed_steps);
     Ref<Storage> packed =
@@ -66,17 +78,44 @@ Ref<Storage> make_packed(const Tensor& w, const Header& header) {
     return packed;
 }
 
+enum class Found { nothing, note, panels };
+
+// What the storage holds for a header. packed_mutex is held.
+Found found(const Storage& storage, const Header& header) {
+    if (!storage.packed || *static_cast<const Header*>(storage.packed->data) != header) return Found::nothing;
+    return storage.packed->bytes > sizeof(Header) ? Found::panels : Found::note;
+}
+
+// Notes the first use of a weight, and frees a copy that is out of date.
+void note_use(Storage& storage, const Header& header) {
+    Ref<Storage> note = make_note(header), old;  // is freed after the mutex has been released
+    const std::lock_guard lock(packed_mutex);
+    if (found(storage, header) == Found::nothing) old = std::exchange(storage.packed, std::move(note));
+}
+
 }  // namespace
 
 Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows) {
     if (!thread_state.pack_weights || rows > most_rows || !worth_a_copy(weight)) return {};
     Storage& storage = *weight->storage;
-    Header header{weight->shape[0], weight->shape[1], storage.version.load(std::memory_order_relaxed),
-                  weight->dtype};
+    const Header header{weight->shape[0], weight->shape[1], storage.version.load(std::memory_order_relaxed),
+                        weight->dtype};
+    Found before = Found::nothing;
+    {
+        const std::lock_guard lock(packed_mutex);
+        before = found(storage, header);
+        if (before == Found::panels) return storage.packed;
+    }
+    if (before == Found::nothing) {
+        note_use(storage, header);
+        return {};
+    }
+    Ref<Storage> packed = make_packed(weight, header), old;
     const std::lock_guard lock(packed_mutex);
-    if (storage.packed && *static_cast<const Header*>(storage.packed->data) == header) return storage.packed;
-    storage.packed = {};  // before the new copy needs memory
-    return storage.packed = make_packed(weight, header);
+    const Found now = found(storage, header);
+    if (now == Found::panels) return storage.packed;  // another thread was faster
+    if (now == Found::note) old = std::exchange(storage.packed, packed);
+    return packed;
 }
 
 const void* panels_of(const Storage& packed) {

@@ -18,8 +18,10 @@
 namespace mezzo::cpu {
 
 // Returns the packed copy of a weight for a product of `rows` rows. If the thread is in an InferenceMode
-// and the copy is missing or out of date, makes it. Returns null outside of that scope, for many rows, for
-// a small weight, for a view and for one that is not contiguous, and for float64. Throws Error(memory).
+// and the copy is missing or out of date, makes it, but not at the first use of the weight's version: weights
+// that are computed for each call are not worth a copy. Returns null then, outside of that scope, for more
+// than 8 rows, for a weight of fewer than 2^16 elements or 64 outputs, for one that padding makes larger by
+// more than an eighth, for a view, for one that is not contiguous, and for float64. Throws Error(memory).
 Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows);
 
 // The panels of a packed copy.
