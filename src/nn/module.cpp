@@ -132,7 +132,9 @@ class TrainSwitch : public FieldVisitor {
 public:
     explicit TrainSwitch(bool on) : on_(on) {}
     void parameter(const std::string&, Parameter& p) override {
-        if (on_ && p.defined() && p->storage) drop_packed(*p->storage);  // of an InferenceMode
+        if (!on_ || !p.defined()) return;
+        drop(p);
+        if (p->grad_meta != nullptr) drop(p->grad_meta->copy16.value);
     }
     void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
@@ -142,6 +144,10 @@ public:
     }
 
 private:
+    // Frees the packed copy that an InferenceMode has made of a tensor.
+    static void drop(const Tensor& x) {
+        if (x.defined() && x->storage) drop_packed(*x->storage);
+    }
     bool on_;
 };
 

@@ -81,7 +81,9 @@ void mark_written(OptimizerImpl& optimizer, std::size_t index) {
         bump_version(has_split_master(optimizer, slot) ? slot.low16 : slot.master);
         slot.master_version = slot.param.version();
     } else if (slot.param->grad_meta && is_16bit(slot.param->grad_meta->copy16.wanted)) {
-        slot.param->grad_meta->copy16.version = slot.param.version();
+        Copy16& copy16 = slot.param->grad_meta->copy16;
+        copy16.version = slot.param.version();
+        if (copy16.value.defined()) bump_version(copy16.value);  // a backend may have packed it
     }
 }
 

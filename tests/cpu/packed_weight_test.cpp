@@ -6,9 +6,11 @@
 #include <thread>
 
 #include "core/flat_view.h"
+#include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
 #include "mezzo/nn.h"
+#include "mezzo/optim.h"
 #include "nn/replace.h"
 #include "tests/cpu/gemm_case.h"
 #include "tests/support/support.h"
@@ -184,6 +186,31 @@ TEST_CASE("packed weights: train() frees the copies of a module", "[gemm][nn]") 
     layer.train();
     CHECK(packed_bytes(layer.weight) == 0);
     CHECK(packed_bytes(other.weight) > least);
+}
+
+TEST_CASE("packed weights: of 16-bit copies, follow an optimizer's steps, and train() frees them",
+          "[gemm][nn]") {
+    nn::Linear layer(300, 400);
+    optim::SGD optimizer(layer.parameters(), {.lr = 0.1});
+    const Tensor x = numbers(2, 300, float32, 2);
+    const amp::Autocast scope({.dtype = bfloat16, .cache = true});
+    for (int step = 0; step < 3; ++step) {
+        sum(layer(x).to(float32)).backward();
+        optimizer.step();
+        layer.eval();
+        const Tensor want = [&] {
+            const NoGrad plain;
+            return layer(x);
+        }();
+        const InferenceMode packing;
+        (void)layer(x);
+        CHECK(all_close(layer(x).to(float32), want.to(float32), 2e-2, 1e-2));
+        if (step == 0) continue;  // the next step writes the copy that is packed
+        const Tensor copy = layer.weight->grad_meta->copy16.value;
+        CHECK(packed_bytes(copy) > least);
+        layer.train();
+        CHECK(packed_bytes(copy) == 0);
+    }
 }
 
 TEST_CASE("packed weights: threads share the copy that one of them makes", "[gemm][threads]") {
