@@ -64,7 +64,7 @@ struct Conv2dOptions {
 
 // relu(conv2d(x, weight, bias, options) + residual), for inference: one op, rounded once, unless a gradient
 // is recorded. The residual is of the result's shape and dtype, or undefined: 0. Error(shape) for another
-// shape.
+// shape, Error(dtype) for another dtype. Under Autocast float32 residuals and inputs count as 16-bit ones.
 [[nodiscard]] Tensor conv2d_add_relu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                      const Tensor& residual, const Conv2dOptions& options = {});
 

@@ -435,8 +435,12 @@ Tensor transposed(const Tensor& x, const Tensor& weight, const Tensor& bias, con
     return run_transposed(x.unsqueeze(1), weight.unsqueeze(1), bias, axes.image(), image).squeeze(1);
 }
 
-void check_residual(const Tensor& r, const Shape& result) {
-    if (!r.defined() || r.shape() == result) return;
+void check_residual(const Tensor& r, const Tensor& x, const Shape& result) {
+    if (!r.defined()) return;
+    const Dtype dtype = autocast_dtype(CastPolicy::low, r), wanted = autocast_dtype(CastPolicy::low, x);
+    check(dtype == wanted, ErrorKind::dtype, "conv2d_add_relu: input is ", wanted, ", the residual ", dtype,
+          "; convert one with to()");
+    if (r.shape() == result) return;
     fail(ErrorKind::shape, "conv2d_add_relu: residual ", r.shape(), " is not ", result, " as the result");
 }
 
@@ -446,7 +450,7 @@ Tensor unrecorded_add_relu(In in, Axes axes) {
     (void)checked_channels(axes, x, in[1], in[2], false);
     const Shape shape{x.size(0), checked_size(axes, x, in[1], 1), checked_size(axes, x, in[1], 2),
                       in[1].size(0)};
-    check_residual(in[3], shape);
+    check_residual(in[3], x, shape);
     return call(conv2d_add_relu_op, {x, in[1], in[2], in[3]}, {.geometry = axes.image()}, shape);
 }
 
@@ -461,15 +465,16 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 }
 Tensor conv2d_add_relu(const Tensor& given, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                        const Conv2dOptions& o) {
-    const CompositeOp here("conv2d_add_relu");
+    const char* const op = "conv2d_add_relu";
+    const CompositeOp here(op);
     const Tensor in[] = {given, weight, bias, residual};
     const bool recorded = grad_enabled() && std::any_of(std::begin(in), std::end(in), tracked);
     if (recorded || !given.defined() || !conv2d_add_relu_op.kernel(given.device().type())) {
-        const Tensor y = conv2d(given, weight, bias, o);
-        check_residual(residual, y.shape());
+        const Tensor y = convolution(given, weight, bias, {op, o.stride, o.padding, o.dilation, o.groups});
+        check_residual(residual, given, y.shape());
         return relu(residual.defined() ? y + cast(residual, autocast_dtype(CastPolicy::low, residual)) : y);
     }
-    return unrecorded_add_relu(in, {"conv2d", o.stride, o.padding, o.dilation, o.groups});
+    return unrecorded_add_relu(in, {op, o.stride, o.padding, o.dilation, o.groups});
 }
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
     const CompositeOp here("conv3d");

@@ -457,6 +457,23 @@ TEST_CASE("conv2d_add_relu rounds once", "[conv]") {
             }
 }
 
+TEST_CASE("conv2d_add_relu wants a residual of its input's dtype", "[conv]") {
+    const bool recorded = GENERATE(false, true);
+    const Tensor x = randn({1, 2, 2, 3}), w = randn({4, 3, 1, 1}).reshape({4, 1, 1, 3});
+    if (recorded) x.set_requires_grad();
+    const Tensor r = randn({1, 2, 2, 4});
+    for (const Dtype dtype : {uint8, boolean, int64, bfloat16, float64}) {
+        CAPTURE(name(dtype));
+        CHECK_THROWS_WITH(conv2d_add_relu(x, w, {}, r.to(dtype)),
+                          Contains("conv2d_add_relu: input is float32, the residual " +
+                                   std::string(name(dtype)) + "; convert one with to()"));
+    }
+    CHECK_THROWS_WITH(conv2d_add_relu(x, w, {}, r, {.stride = 0}), Contains("conv2d_add_relu: stride 0"));
+    const amp::Autocast scope({.dtype = bfloat16});
+    CHECK(conv2d_add_relu(x, w, {}, r.to(bfloat16)).dtype() == bfloat16);
+    CHECK_THROWS_WITH(conv2d_add_relu(x, w, {}, r.to(int32)), Contains("the residual int32"));
+}
+
 TEST_CASE("conv2d_add_relu has gradients, and checks its residual", "[conv]") {
     const Tensor x = randn({2, 4, 5, 3}).set_requires_grad(), w = randn({6, 3, 3, 3}).set_requires_grad(),
                  r = randn({2, 4, 5, 6}).set_requires_grad();
