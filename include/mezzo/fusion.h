@@ -2,7 +2,7 @@
 // become part of the convolution's or linear layer's weight and bias.
 //
 //   net.eval();
-//   nn::fuse_batch_norms(net, [&] { (void)net(x); });
+//   nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; });
 //   y = net(x);  // the same values up to rounding, in fewer ops
 #pragma once
 
@@ -56,13 +56,15 @@ requires requires(const Conv& c) { c.kernel_size, c.groups; }
 
 // Folds batch norms of `net`, which is in eval mode, into the Conv1d to Conv3d, ConvTranspose1d to
 // ConvTranspose3d and Linear layers whose results they read, and returns their number. pass() calls `net`
-// once with an example. It runs without gradients and shows which layer a batch norm follows. A batch norm
-// stays as it is if the layer before it, or itself, runs twice or has hooks, if another op reads the layer's
-// result, or if it has no running statistics. Layers get new parameters, so copies of `net` made before stay
-// as they are (copies of Sequential, ModuleList and ModuleDict share their modules). Batch norms lose theirs,
-// so files of the model no longer fit: load them first. Nothing is folded if pass() throws. Error(state) for
-// a batch norm in training mode.
-std::int64_t fuse_batch_norms(Module& net, const autograd::Callback<void()>& pass);
+// once with an example and returns all results of the call. It runs without gradients and shows which layer a
+// batch norm follows. A batch norm stays as it is if the layer before it, or itself, runs twice, has hooks or
+// is of a derived class (nn::weight_norm()), if another op reads the layer's result, if pass() returns that
+// result, or if it has no running statistics. Values that the host reads from a layer's result are not seen.
+// Layers get new parameters, so copies of `net` made before stay as they are (copies of Sequential,
+// ModuleList and ModuleDict share their modules). Batch norms lose theirs, so files of the model no longer
+// fit: load them first. From then on their calls throw Error(state) in training mode. Nothing is folded if
+// pass() throws. Error(state) for a layer or batch norm in training mode.
+std::int64_t fuse_batch_norms(Module& net, const autograd::Callback<Tensors()>& pass);
 
 // norm(conv(x), also). If `norm` has been folded into `conv`, also.relu is set and no gradient is recorded,
 // this is one op, which adds the bias and the residual and applies the ReLU before it rounds. Models call it

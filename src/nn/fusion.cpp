@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "autograd/op_observer.h"
@@ -75,10 +76,19 @@ struct Norm {
     Layer* before = nullptr;  // whose result it reads
 };
 
+// Adds a layer of this very type: a derived one may compute with another weight, as weight_norm() does.
 template <class M> bool add_layer(std::vector<Layer>& layers, Module* module, bool transposed) {
-    M* const layer = dynamic_cast<M*>(module);
-    if (layer) layers.push_back({layer, &layer->weight, &layer->bias, transposed});
-    return layer != nullptr;
+    if (typeid(*module) != typeid(M)) return false;
+    auto* const layer = static_cast<M*>(module);
+    layers.push_back({layer, &layer->weight, &layer->bias, transposed});
+    return true;
+}
+
+BatchNorm* as_batch_norm(Module* module) {
+    const std::type_info& type = typeid(*module);
+    const bool exact =
+        type == typeid(BatchNorm1d) || type == typeid(BatchNorm2d) || type == typeid(BatchNorm3d);
+    return exact ? static_cast<BatchNorm*>(module) : nullptr;
 }
 
 bool same_memory(const Tensor& x, const Tensor& y) {
@@ -116,8 +126,9 @@ public:
         for (const RemovableHandle& handle : handles_) handle.remove();
     }
 
-    // Folds the batch norms whose pairs the pass has found.
-    std::int64_t fold() {
+    // Folds the batch norms whose pairs the pass has found. results: those of the pass.
+    std::int64_t fold(const Tensors& results) {
+        read(results);
         struct Folded {
             Norm* norm;
             FusedWeights weights;
@@ -150,7 +161,7 @@ private:
             add_layer<ConvTranspose2d>(layers_, module, true) ||
             add_layer<ConvTranspose3d>(layers_, module, true))
             return;
-        BatchNorm* const norm = dynamic_cast<BatchNorm*>(module);
+        BatchNorm* const norm = as_batch_norm(module);
         if (!norm || norm->folded) return;
         check(!norm->training(), ErrorKind::state, "fuse_batch_norms: ", path.empty() ? "the module" : path,
               " is in training mode; call eval() first");
@@ -223,16 +234,15 @@ Linear fuse_linear_bn_eval(const Linear& linear, const BatchNorm& bn) {
     return result;
 }
 
-std::int64_t fuse_batch_norms(Module& net, const autograd::Callback<void()>& pass) {
+std::int64_t fuse_batch_norms(Module& net, const autograd::Callback<Tensors()>& pass) {
     const NoGrad no_grad;
     Recording recording(net);
-    pass();
-    return recording.fold();
+    return recording.fold(pass());
 }
 
 Tensor conv_bn(const Conv2d& conv, const BatchNorm2d& norm, const Tensor& x, const BatchNormCall& also) {
-    const bool one_op = norm.folded && also.relu && conv.padding_mode == PadMode::constant &&
-                        !conv.has_hooks() && !norm.has_hooks();
+    const bool one_op = norm.folded && !norm.training() && also.relu &&
+                        conv.padding_mode == PadMode::constant && !conv.has_hooks() && !norm.has_hooks();
     if (!one_op) return norm(conv(x), also);
     return conv2d_add_relu(x, conv.weight, conv.bias, also.residual,
                            {conv.stride, conv.padding, conv.dilation, conv.groups});

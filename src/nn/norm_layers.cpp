@@ -53,6 +53,8 @@ Tensor BatchNorm::normalised(const Tensor& x, const BatchNormCall& also) const {
           x.size(-1), " channels in its last dimension, the layer ", num_features,
           "; channels come last: permute() an input that has them second");
     if (folded) {
+        check(!training(), ErrorKind::state, type_name(),
+              ": in training mode, but fuse_batch_norms() has folded it into the layer before; call eval()");
         const Tensor y = also.residual.defined() ? x + also.residual : x;
         return also.relu ? relu(y) : y;
     }

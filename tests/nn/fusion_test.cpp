@@ -10,6 +10,7 @@
 #include "mezzo/error.h"
 #include "mezzo/models/resnet.h"
 #include "mezzo/ops.h"
+#include "mezzo/parametrizations.h"
 #include "tests/nn/module_helpers.h"
 #include "tests/support/support.h"
 
@@ -141,13 +142,13 @@ TEST_CASE("fusion: a ResNet computes the same without its batch norms") {
     const Tensor want = net(x);
     const nn::ResNet before = net;
     // The stem; two or three per block; one shortcut, or two.
-    CHECK(nn::fuse_batch_norms(net, [&] { (void)net(x); }) == (bottleneck ? 12 : 8));
+    CHECK(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }) == (bottleneck ? 12 : 8));
     CHECK(apart(before(x), want) == 0);
     CHECK(apart(net(x), want) < 1e-5);  // composed, with a graph
     CHECK(net.to_string().find("folded") != std::string::npos);
     for (const std::string& name : test::names_of(net.state_dict()))
         CHECK(name.find("running") == std::string::npos);
-    CHECK(nn::fuse_batch_norms(net, [&] { (void)net(x); }) == 0);
+    CHECK(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }) == 0);
     const NoGrad plain;
     CHECK(apart(net(x), want) < 1e-5);
     const amp::Autocast scope({.dtype = bfloat16});
@@ -165,10 +166,10 @@ TEST_CASE("fusion: layers with hooks call them, and stay") {
     int calls = 0;
     const auto hook =
         net[0].register_forward_hook([&](const nn::Module&, const Tensors&, Tensors&) { ++calls; });
-    CHECK(nn::fuse_batch_norms(net, [&] { (void)net(x); }) == 0);
+    CHECK(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }) == 0);
     CHECK(calls == 1);
     hook.remove();
-    CHECK(nn::fuse_batch_norms(net, [&] { (void)net(x); }) == 1);
+    CHECK(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }) == 1);
     CHECK(apart(net(x), want) < 1e-6);
     const NoGrad plain;
     const auto& fused = dynamic_cast<const nn::Conv2d&>(net[0]);
@@ -181,7 +182,7 @@ TEST_CASE("fusion: layers with hooks call them, and stay") {
 
 namespace {
 
-// Four ways to use a convolution's result that a folded batch norm would change.
+// Ways to use a convolution's result that a folded batch norm would change.
 struct Odd : nn::Module {
     Tensor operator()(const Tensor& x) const {
         const Tensor a = conv(x);
@@ -207,24 +208,72 @@ TEST_CASE("fusion: a result that is used elsewhere keeps its batch norm") {
     net.eval();
     net.way = GENERATE(0, 1, 2, 3, 4);
     const Tensor x = values({2, 3, 3, 2}, 1, float32);
-    CHECK(nn::fuse_batch_norms(net, [&] { (void)net(x); }) == 0);
+    CHECK(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }) == 0);
     CHECK(!net.conv.has_hooks());
+}
+
+TEST_CASE("fusion: a result that the pass returns keeps its batch norm") {
+    nn::Conv2d conv(2, 3, 1);
+    nn::BatchNorm2d norm(3);
+    conv.eval(), norm.eval();
+    nn::Sequential net(conv, norm);
+    const Tensor x = values({2, 3, 3, 2}, 1, float32);
+    const bool view = GENERATE(false, true);
+    const auto pass = [&] {
+        const Tensor a = dynamic_cast<const nn::Conv2d&>(net[0])(x);
+        const Tensor b = dynamic_cast<const nn::BatchNorm2d&>(net[1])(a);
+        return Tensors{view ? a.reshape({2, 27}) : a, b};
+    };
+    CHECK(nn::fuse_batch_norms(net, pass) == 0);
+}
+
+namespace {
+
+// A linear layer whose weight counts twice.
+struct Doubled : nn::Linear {
+    Doubled() : nn::Linear(2, 3) {}
+    Tensor operator()(const Tensor& x) const {
+        return with_hooks([this](const Tensor& in) { return linear(in, weight * 2, bias); }, x);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("fusion: layers that compute with another weight than their own stay") {
+    const Tensor x = values({4, 2}, 1, float32);
+    const auto check = [&](auto layer) {
+        nn::Sequential net(std::move(layer), nn::BatchNorm1d(3));
+        disturb_norms(net);
+        net.eval();
+        const Tensor want = net(x);
+        CHECK(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }) == 0);
+        CHECK(apart(net(x), want) == 0);
+    };
+    check(nn::weight_norm(nn::Linear(2, 3)));
+    check(nn::spectral_norm(nn::Linear(2, 3)));
+    check(Doubled());
 }
 
 TEST_CASE("fusion: nothing is folded in training mode, or if the pass throws") {
     nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
     const Tensor x = values({4, 2}, 1, float32);
-    CHECK_THROWS_WITH(nn::fuse_batch_norms(net, [&] { (void)net(x); }), Contains("1 is in training mode"));
+    CHECK_THROWS_WITH(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }),
+                      Contains("1 is in training mode"));
     net.eval();
     const Tensor want = net(x);
     CHECK_THROWS_AS(nn::fuse_batch_norms(net,
-                                         [&] {
+                                         [&]() -> Tensors {
                                              (void)net(x);
                                              throw std::runtime_error("stop");
                                          }),
                     std::runtime_error);
     CHECK(apart(net(x), want) == 0);
     CHECK(!net[0].has_hooks());
-    CHECK(nn::fuse_batch_norms(net, [&] { (void)net(x); }) == 1);
+    CHECK(nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }) == 1);
+    CHECK(apart(net(x), want) < 1e-6);
+    net.train();
+    CHECK_THROWS_WITH(net(x),
+                      Contains("BatchNorm1d: in training mode, but fuse_batch_norms() has folded it"));
+    net.eval();
     CHECK(apart(net(x), want) < 1e-6);
 }
