@@ -152,6 +152,7 @@ DecodedImage decode_jpeg(const ImageBytes& file) {
     check(jpeg.arith_code || height * width / 8192 <= std::int64_t(file.bytes.size()), ErrorKind::io,
           file.name, " is damaged: ", width, " by ", height, " pixels cannot be in its ", file.bytes.size(),
           " bytes");
+    job.jpeg.scale_num = 1;  // 8 in libjpeg since version 7
     job.jpeg.scale_denom = denominator(jpeg, file.options.least_side);
     reader.expect(start(job));
     DecodedImage result{new_pixels(jpeg.output_height, jpeg.output_width, jpeg.output_components)};
