@@ -435,15 +435,6 @@ Tensor transposed(const Tensor& x, const Tensor& weight, const Tensor& bias, con
     return run_transposed(x.unsqueeze(1), weight.unsqueeze(1), bias, axes.image(), image).squeeze(1);
 }
 
-void check_residual(const Tensor& r, const Tensor& x, const Shape& result) {
-    if (!r.defined()) return;
-    const Dtype dtype = autocast_dtype(CastPolicy::low, r), wanted = autocast_dtype(CastPolicy::low, x);
-    check(dtype == wanted, ErrorKind::dtype, "conv2d_add_relu: input is ", wanted, ", the residual ", dtype,
-          "; convert one with to()");
-    if (r.shape() == result) return;
-    fail(ErrorKind::shape, "conv2d_add_relu: residual ", r.shape(), " is not ", result, " as the result");
-}
-
 // conv2d_add_relu as one op, of x, weight, bias and residual.
 Tensor unrecorded_add_relu(In in, Axes axes) {
     const Tensor x = with_same_padding(in[0], in[1], axes);
@@ -468,8 +459,8 @@ Tensor conv2d_add_relu(const Tensor& given, const Tensor& weight, const Tensor& 
     const char* const op = "conv2d_add_relu";
     const CompositeOp here(op);
     const Tensor in[] = {given, weight, bias, residual};
-    const bool recorded = grad_enabled() && std::any_of(std::begin(in), std::end(in), tracked);
-    if (recorded || !given.defined() || !conv2d_add_relu_op.kernel(given.device().type())) {
+    if (recording(given, weight, bias, residual) || !given.defined() ||
+        !conv2d_add_relu_op.kernel(given.device().type())) {
         const Tensor y = convolution(given, weight, bias, {op, o.stride, o.padding, o.dilation, o.groups});
         check_residual(residual, given, y.shape());
         return relu(residual.defined() ? y + cast(residual, autocast_dtype(CastPolicy::low, residual)) : y);

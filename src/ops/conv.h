@@ -24,4 +24,7 @@ Tensors conv2d_add_relu_decomposition(In in, const kernels::Conv2dAddRelu& at);
 Tensors conv2d_input_grad_decomposition(In in, const kernels::Conv2dInputGrad& at);
 Tensors conv2d_weight_grad_decomposition(In in, const kernels::Conv2dWeightGrad& at);
 
+// Throws the errors of conv2d_add_relu() for a residual that does not fit x, or the result.
+void check_residual(const Tensor& r, const Tensor& x, const Shape& result);
+
 }  // namespace mezzo

@@ -144,4 +144,13 @@ Tensors conv2d_weight_grad_decomposition(In in, const kernels::Conv2dWeightGrad&
     return {cat(rows, 1)};
 }
 
+void check_residual(const Tensor& r, const Tensor& x, const Shape& result) {
+    if (!r.defined()) return;
+    const Dtype dtype = autocast_dtype(CastPolicy::low, r), wanted = autocast_dtype(CastPolicy::low, x);
+    check(dtype == wanted, ErrorKind::dtype, "conv2d_add_relu: input is ", wanted, ", the residual ", dtype,
+          "; convert one with to()");
+    check(r.shape() == result, ErrorKind::shape, "conv2d_add_relu: residual ", r.shape(), " is not ", result,
+          " as the result");
+}
+
 }  // namespace mezzo

@@ -35,7 +35,8 @@ TEST_CASE("resnet document: in a program, and files", "[resnet]") {
     CHECK(net.conv1.weight.to_vector<float>()[5] == before);
     // begin
     net.eval();
-    const std::int64_t folded = mz::nn::fuse_batch_norms(net, [&] { return mz::Tensors{net(images)}; });  // 53
+    // 53 batch norms
+    const std::int64_t folded = mz::nn::fuse_batch_norms(net, [&] { return mz::Tensors{net(images)}; });
     // end
     CHECK(folded == 53);
 }

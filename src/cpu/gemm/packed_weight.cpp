@@ -80,7 +80,7 @@ Ref<Storage> make_packed(const Tensor& w, const Header& header) {
 
 enum class Found { nothing, note, panels };
 
-// What the storage holds for a header. packed_mutex is held.
+// Looks up the storage's packed copy for a header. packed_mutex is held.
 Found found(const Storage& storage, const Header& header) {
     if (!storage.packed || *static_cast<const Header*>(storage.packed->data) != header) return Found::nothing;
     return storage.packed->bytes > sizeof(Header) ? Found::panels : Found::note;
