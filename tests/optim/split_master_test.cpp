@@ -258,7 +258,11 @@ TEST_CASE("split masters: a model that moves keeps them", "[optim]") {
         const Tensors params = training.net.parameters();
         for (const Tensor& p : params)
             for (int move = 0; move < 2; ++move) nn::replace_elements(p, p.detach().clone());
-        CHECK((numbers(training.optimizer.state_dict()) == masters));
+        for (const Device device : test::devices()) {
+            training.net.to(device);
+            CHECK((numbers(training.optimizer.state_dict()) == masters));
+        }
+        training.net.to(cpu_device);
         for (const Tensor& p : params) p.set_grad(zeros_like(p));
         training.optimizer.set_lr(0);
         training.optimizer.step();
