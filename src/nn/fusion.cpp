@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/op_observer.h"
+#include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 

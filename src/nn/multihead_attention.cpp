@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/tensor_impl.h"
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 #include "mezzo/module_scope.h"
