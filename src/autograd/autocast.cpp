@@ -145,8 +145,9 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
     if (x.dtype() == dtype) return x;
     if (!reusable(x, dtype)) return convert(x, dtype);
     // In an InferenceMode a frozen parameter counts as well. It has metadata; activations have none there, or
-    // a copy of their own.
-    const bool frozen = thread_state.pack_weights && x->grad_meta != nullptr;
+    // a copy of their own, perhaps out of date.
+    const bool frozen =
+        thread_state.pack_weights && x->grad_meta != nullptr && !x->grad_meta->copy16.value.defined();
     const bool leaf = (tracked(x) || frozen) && x.is_leaf();
     if (leaf) x->grad_meta->copy16.want(dtype);
     if (Tensor copy = current_copy(x, dtype); copy.defined()) return copy;

@@ -216,6 +216,21 @@ TEST_CASE("autocast: the cache knows the dtype, changes in place and grad mode",
     CHECK(floats(w.grad()) == std::vector<float>{1, 0});
 }
 
+TEST_CASE("autocast: an InferenceMode keeps converted parameters, but no activations", "[amp]") {
+    nn::LayerNorm norm({8});
+    nn::Linear layer(8, 8);
+    layer.freeze();
+    norm.eval(), layer.eval();
+    const InferenceMode plain;
+    const amp::Autocast scope({.dtype = bfloat16});
+    for (int i = 0; i < 3; ++i) {
+        const Tensor y = norm(randn({2, 8}));
+        y.mul_(2);  // the 16-bit copy that the norm's kernel has written is out of date
+        (void)layer(y);
+    }
+    CHECK(autocast_counters().cache_entries == 2);  // weight and bias
+}
+
 TEST_CASE("autocast: what is not cached is right too", "[amp]") {
     const Tensor w = leaf({1, 2, 3, 4}, {2, 2}), x = Tensor::from({1, 10}, {1, 2});
     const Tensor frozen = Tensor::from({1, 2}, {1, 2});
