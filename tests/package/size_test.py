@@ -109,7 +109,7 @@ def main():
         objects = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.strip().count("\n") + 1
         limit("compiling a program with one Linear and a training step", compile_ratio(folder), 2, "times one without mezzo")
         limit("shared objects of that program", objects, 15, "files")
-        limit(f"library, {KIND}, stripped", stripped_megabytes(folder), 18 if KIND == "cuda" else 5.5, "MB")
+        limit(f"library, {KIND}, stripped", stripped_megabytes(folder), 18 if KIND == "cuda" else 5.1, "MB")
         start = build(folder, "start", START)
         limit("start, make a tensor, exit", start_milliseconds(start), 20, "ms")
         for header in ("tensor.h", "ops.h"):
