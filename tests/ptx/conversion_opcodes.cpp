@@ -42,6 +42,7 @@ struct ConversionTable : TableWriter {
         width<s64, s32>("cvt.s64.s32"), width<s64, s16>("cvt.s64.s16"), width<s32, s16>("cvt.s32.s16");
         width<u64, u32>("cvt.u64.u32"), width<u64, u16>("cvt.u64.u16"), width<u32, u16>("cvt.u32.u16");
         width<u32, u64>("cvt.u32.u64"), width<u16, u64>("cvt.u16.u64"), width<u16, u32>("cvt.u16.u32");
+        op<s16, s16>("cvt.s16.s8", [](s16 x) { return s16(s8(x)); });
         op<s32, s16>("cvt.s32.s8", [](s16 x) { return s32(s8(x)); });
         // Generic addresses are those of their state space: nvcc converts them back before each access.
         for (const char* name : {"cvta.to.global.u64", "cvta.shared.u64", "cvta.to.shared.u64"})
