@@ -101,7 +101,8 @@ TEST_CASE("step launches: two with scaler or clipping, one without, and no waiti
                 }
 }
 
-TEST_CASE("step launches: one for an update with split masters and moments in less than 32 bits", "[cuda]") {
+TEMPLATE_TEST_CASE("step launches: one for an update with split masters and moments in less than 32 bits",
+                   "[cuda]", optim::Adam, optim::AdamW) {
     if (cuda_device_count() == 0) {
         WARN("no CUDA device: skipped");
         return;
@@ -110,7 +111,7 @@ TEST_CASE("step launches: one for an update with split masters and moments in le
     for (std::int64_t i = 0; i < 60; ++i)
         params.push_back(
             full({64, i % 2 == 0 ? 64 : 1}, 0.5, {.dtype = bfloat16, .device = gpu}).set_requires_grad());
-    optim::AdamW optimizer(params, {.states = optim::StatePrecision::eight_bit});
+    TestType optimizer(params, {.states = optim::StatePrecision::eight_bit});
     optimizer.use_master_weights(optim::MasterWeights::split);
     for (int i = 0; i < 3; ++i) {
         for (const Tensor& p : params) p.set_grad(full(p.shape(), 3, {.dtype = bfloat16, .device = gpu}));
