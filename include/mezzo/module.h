@@ -122,7 +122,7 @@ public:
     void apply(const autograd::Callback<void(Module&)>& f);
 
     // With false, products of this module's weights stay in 16 bit under Autocast with fp8. The output layers
-    // of Bert's, Gpt's and Llama's heads are set so, because they cost most accuracy. Stays through to() and
+    // of Bert's, Gpt's and Llama's heads are set so, as is usual. Stays through to() and
     // load_state_dict(); clone() copies it. A weight that is computed, as by
     // weight_norm(), is another tensor, for which an inner Autocast scope without fp8 does the same.
     void set_fp8(bool on);

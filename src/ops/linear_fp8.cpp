@@ -32,8 +32,8 @@ Tensor product(const Quantized& a, const Quantized& b) {
     return sums / maximum(a.scale, other) / minimum(a.scale, other);
 }
 
-// The codes of the transposed matrix. A scale of a row is one of another direction there, so codes are made
-// anew from `x`; a scale of the tensor is the same, and `q` needs no x.
+// The transposed matrix, for a tensor with one scale. With scales of rows codes are made anew, because the
+// groups that share a scale are others.
 Quantized transposed(const Quantized& q) { return {q.codes.t(), q.scale}; }
 
 class Fp8Layer {
