@@ -1,5 +1,6 @@
 // Update of parameters that have state in less than 32 bits (kernels/narrow_state.h). A warp takes a block of
-// 256 elements, and each lane eight consecutive ones, for which it computes one block of random bits.
+// 256 elements, and each lane eight consecutive ones, for which it computes one block of random bits. Loops over
+// them are unrolled, so that their arrays are registers.
 #pragma once
 
 #include "core/philox.h"
@@ -39,7 +40,9 @@ __device__ void store_lane(void* p, const LaneRange& range, const T (&from)[lane
         }
         return;
     }
-    for (int j = 0; j < range.n; ++j) static_cast<T*>(p)[range.i + j] = from[j];
+    MEZZO_UNROLL
+    for (int j = 0; j < lane_elements; ++j)
+        if (j < range.n) static_cast<T*>(p)[range.i + j] = from[j];
 }
 
 __device__ inline bool with_sign(StateFormat format) { return format == StateFormat::signed_blocks; }
@@ -65,7 +68,8 @@ __device__ inline void read_state(const NarrowRef& p, int k, const LaneRange& ra
 // All lanes of the warp call it.
 __device__ inline void write_block(const NarrowRef& p, int k, const LaneRange& range, const LaneValues& s) {
     std::uint32_t largest = 0;
-    for (int j = 0; j < range.n; ++j) largest = Max()(largest, functors::bits_of(s[j]) & 0x7fffffffu);
+    for (int j = 0; j < lane_elements; ++j)
+        if (j < range.n) largest = Max()(largest, functors::bits_of(s[j]) & 0x7fffffffu);
     const float maximum = functors::number_of(warp_reduce(largest, Max()));
     const float inverse = functors::inverse_of_maximum(maximum);
     std::uint8_t codes[lane_elements];
@@ -92,12 +96,15 @@ template <class Row> __device__ void update_narrow(const NarrowRef& p, const Lan
                                                    const functors::Prepared<Row, float>& prepared,
                                                    float multiplier) {
     LaneValues state[max_optimizer_state] = {};
+    MEZZO_UNROLL
     for (int k = 0; k < max_optimizer_state; ++k)
         if (p.state[k] != nullptr) read_state(p, k, range, state[k]);
     const bool vectors = range.n == lane_elements && params_fit_vectors(p);
+    MEZZO_UNROLL
     for (int h = 0; h < lane_elements; h += step_width) {
         StepVec<float> value{};
         if (vectors) value = load_params(p, range.i + h);
+        MEZZO_UNROLL
         for (int j = 0; j < step_width; ++j) {
             if (h + j >= range.n) continue;
             const std::int64_t i = range.i + h + j;
@@ -111,6 +118,7 @@ template <class Row> __device__ void update_narrow(const NarrowRef& p, const Lan
         }
         if (vectors) store_params(p, range.i + h, value);
     }
+    MEZZO_UNROLL
     for (int k = 0; k < max_optimizer_state; ++k)
         if (p.state[k] != nullptr) write_state(p, k, range, state[k]);
 }
