@@ -446,6 +446,14 @@ def check_file(name, text, figures):
     figures.add(name, text)
 
 
+def check_device_cases(name, text):
+    """A case of the device ends at once where there is none: in a build with CUDA on a machine without a GPU."""
+    if name.parts[:2] in (("tests", "cuda"), ("tests", "capture")):
+        for case in re.finditer(r'^\w*TEST_CASE\("([^"]*)"(.*?)^}', text, re.M | re.S):
+            if "[cuda]" in case[2].partition("{")[0] and not re.search(r"no_device\(\)|cuda_device_count\(\)", case[2]):
+                report(name, text.count("\n", 0, case.start()) + 1, f"the case {case[1]!r} must begin with: if (no_device()) return;")
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--figures", action="store_true", help="print the sizes of files and functions, too")
@@ -466,6 +474,7 @@ def main():
             check_words(name, text)
         if name.suffix in CODE:
             check_file(name, text, figures)
+            check_device_cases(name, text)
             row = component_of(name) if name.parts[0] == "include" else folder_of(name).removeprefix("src/")
             uses.setdefault(row, set()).update(used_folders(name, text))
         if (name.suffix in CODE or name.name == "meson.build") and name.parts[:2] != ("tests", "reference"):

@@ -14,12 +14,6 @@ using namespace mezzo;
 
 const Device gpu{DeviceType::cuda};
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 Tensor values(const Shape& shape, int seed) {
     return test::tensor_of(test::random_values(shape.numel(), std::uint64_t(seed), test::Domain::any), shape,
                            float32, gpu);
@@ -79,7 +73,7 @@ std::vector<std::vector<double>> train(const Loop& loop, bool capture) {
 }  // namespace
 
 TEST_CASE("captured attention: training is bitwise that of eager calls", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (const Loop& loop : {Loop{}, Loop{.compute = float32}, Loop{.zero_first = true},
                              Loop{.zero_first = true, .keep_zeros = true}, Loop{.keep_zeros = true},
                              Loop{.micro_batches = 2}, Loop{.zero_first = true, .micro_batches = 2}}) {
@@ -92,7 +86,7 @@ TEST_CASE("captured attention: training is bitwise that of eager calls", "[cuda]
 // weights. The other launches are the input's conversion, one sum for the three biases, and attention: one
 // kernel forward, three backward.
 TEST_CASE("captured attention: three projections launch what one does", "[cuda][emulation]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const auto launches_of = [](bool placed) {
         nn::BertSelfAttention attention = small_attention();
         if (!placed)  // equal values, but no longer adjacent in memory
@@ -132,7 +126,7 @@ TEST_CASE("captured attention: three projections launch what one does", "[cuda][
 
 // Each gradient is a part of a block of the graph's memory.
 TEST_CASE("captured attention: a replay that writes what a graph has saved is noticed", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Tensors weights;
     for (int i = 0; i < 3; ++i) weights.push_back(values({8, 8}, i).set_requires_grad());
     const auto step = [&](const Tensors& in) {

@@ -55,10 +55,7 @@ Tensor batch(int step) {
 }  // namespace
 
 TEST_CASE("captured batch_norm: replays are eager steps", "[captured_batch_norm]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (no_device()) return;
     for (const double momentum : {0.1, nn::cumulative_average}) {
         Run eager(momentum), other(momentum);
         cuda::CapturedStep captured([&](const Tensors& in) { return other.step(in); }, {.device = gpu});

@@ -42,10 +42,7 @@ template <class Model> std::vector<std::vector<double>> train(const Model& model
 }  // namespace
 
 TEST_CASE("language models: captured steps are the eager ones", "[causal][capture]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     CHECK(train(test::filled_gpt(float32, gpu), true) == train(test::filled_gpt(float32, gpu), false));
     CHECK(train(test::filled_llama(float32, gpu), true) == train(test::filled_llama(float32, gpu), false));
 }

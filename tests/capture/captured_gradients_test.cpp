@@ -14,12 +14,6 @@ using namespace mezzo;
 const Device gpu{DeviceType::cuda};
 constexpr std::int64_t width = 8;
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 enum class Zero { drop, fill, never };
 
 struct Recipe {
@@ -73,7 +67,7 @@ std::vector<std::vector<double>> look_at_gradients(bool capture, const Recipe& r
 }  // namespace
 
 TEST_CASE("captured gradients: seen with their factor after every replay", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (const Zero zero : {Zero::drop, Zero::fill, Zero::never})
         for (const bool scaled : {true, false})
             for (const bool clip : {true, false})
@@ -110,7 +104,7 @@ struct Parts {
 }  // namespace
 
 TEST_CASE("captured gradients: micro-batches replay while gradients are set to zero in place", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Parts p;
     double expected = 1;
     for (int i = 0; i < 8; ++i) {
@@ -128,7 +122,7 @@ TEST_CASE("captured gradients: micro-batches replay while gradients are set to z
 }
 
 TEST_CASE("captured gradients: a replayed backward into unscaled gradients is noticed", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     using Catch::Matchers::Contains;
     for (const bool waits : {true, false}) {
         CAPTURE(waits);
@@ -159,7 +153,7 @@ TEST_CASE("captured gradients: a replayed backward into unscaled gradients is no
 
 TEST_CASE("captured gradients: a captured step of the optimizer is not replayed on mixed gradients",
           "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Parts p;
     const auto iterate = [&](bool zero) {
         if (zero) p.optimizer.zero_grad(false);
@@ -176,7 +170,7 @@ TEST_CASE("captured gradients: a captured step of the optimizer is not replayed 
 }
 
 TEST_CASE("captured gradients: a replayed backward marks gradients with the scale of its time", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     using Catch::Matchers::Contains;
     Parts p;
     const auto iterate = [&](const auto& between) {
@@ -204,7 +198,7 @@ TEST_CASE("captured gradients: a replayed backward marks gradients with the scal
 }
 
 TEST_CASE("captured gradients: a replayed update() ends the time of a scale", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     using Catch::Matchers::Contains;
     Parts p;
     const Tensor other = ones({4}, {.device = gpu}).set_requires_grad();
@@ -227,7 +221,7 @@ TEST_CASE("captured gradients: a replayed update() ends the time of a scale", "[
 }
 
 TEST_CASE("captured gradients: what a step scales after its own update() belongs to the next one", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     using Catch::Matchers::Contains;
     Parts p;
     const Tensor other = ones({4}, {.device = gpu}).set_requires_grad();
@@ -260,7 +254,7 @@ TEST_CASE("captured gradients: what a step scales after its own update() belongs
 }
 
 TEST_CASE("captured gradients: whether a graph fits is asked without a launch", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Parts p;
     const Tensor more = full({4}, 0.5, {.device = gpu});
     p.scaler.scale(sum(p.w * 3.0)).backward();
@@ -284,7 +278,7 @@ TEST_CASE("captured gradients: whether a graph fits is asked without a launch", 
 }
 
 TEST_CASE("captured gradients: a step that only reads a gradient notices another one", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor w = ones({4}, {.device = gpu}).set_requires_grad();
     cuda::CapturedStep step([&](const Tensors& in) { return Tensors{w.grad() * in[0]}; },
                             {.warmup = 1, .device = gpu});
@@ -298,7 +292,7 @@ TEST_CASE("captured gradients: a step that only reads a gradient notices another
 }
 
 TEST_CASE("captured gradients: a replay drops and sets what the step drops and sets", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor dropped = ones({4}, {.device = gpu}).set_requires_grad();
     const Tensor set = ones({4}, {.device = gpu}).set_requires_grad();
     const Tensor buffer = full({4}, 7, {.device = gpu});
@@ -322,7 +316,7 @@ TEST_CASE("captured gradients: a replay drops and sets what the step drops and s
 }
 
 TEST_CASE("captured gradients: 16-bit gradients of masters are widened by the step itself", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     std::vector<std::vector<double>> seen[2];
     for (const bool capture : {false, true}) {
         const Tensor w = full({6}, 0.5, {.dtype = float16, .device = gpu}).set_requires_grad();
@@ -353,7 +347,7 @@ TEST_CASE("captured gradients: 16-bit gradients of masters are widened by the st
 }
 
 TEST_CASE("captured gradients: a step that applies a factor from before it is not repeated", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Parts p;
     const Tensor more = full({4}, 0.5, {.device = gpu});
     cuda::CapturedStep add(

@@ -13,12 +13,6 @@ using namespace mezzo;
 
 const Device gpu{DeviceType::cuda};
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 enum class Gone { nothing, schedule, scaler, optimizer, everything };
 
 // One parameter and its training; the test may destroy its objects between two calls of the captured step.
@@ -67,7 +61,7 @@ std::vector<std::vector<double>> train(Gone gone) {
 }  // namespace
 
 TEST_CASE("captured lifetimes: a replay holds the optimizer's and the scaler's state", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const LiveObjects before = live_objects();
     const std::vector<std::vector<double>> expected = train(Gone::nothing);
     for (const Gone gone : {Gone::schedule, Gone::scaler, Gone::optimizer, Gone::everything}) {
@@ -79,7 +73,7 @@ TEST_CASE("captured lifetimes: a replay holds the optimizer's and the scaler's s
 }
 
 TEST_CASE("captured lifetimes: a scaler that is moved to another one", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     std::vector<std::vector<double>> seen[2];
     for (const bool moves : {false, true}) {
         Training t;

@@ -223,10 +223,7 @@ std::vector<std::vector<double>> run(const std::function<Training()>& make, bool
 }  // namespace
 
 TEST_CASE("captured products: captured and eager are the same", "[cuda]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (no_device()) return;
     const struct {
         const char* name;
         std::function<Training()> make;

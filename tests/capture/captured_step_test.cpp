@@ -16,12 +16,6 @@ using namespace mezzo;
 const Device gpu{DeviceType::cuda};
 constexpr std::int64_t width = 8;
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 // Allocated bytes without the workspace of the GEMM library, which the device keeps from the first product
 // on.
 std::size_t allocated() { return memory_stats(gpu).allocated - cuda::workspace_bytes(); }
@@ -179,7 +173,7 @@ cuda::CaptureStatistics compare(const Recipe& recipe, const Schedule& plan = {},
 }  // namespace
 
 TEST_CASE("captured step: training is bitwise that of eager calls", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype compute : {float32, bfloat16, float16})
         for (bool adam : {false, true}) {
             const bool low = compute == float16;
@@ -192,7 +186,7 @@ TEST_CASE("captured step: training is bitwise that of eager calls", "[cuda]") {
 }
 
 TEST_CASE("captured step: a transformer layer with dropout everywhere", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const auto train_layer = [](bool capture, Dtype compute) {
         manual_seed(8);
         nn::TransformerEncoderLayer layer(16, 2, {.dim_feedforward = 16, .dropout = 0.3});
@@ -226,7 +220,7 @@ TEST_CASE("captured step: a transformer layer with dropout everywhere", "[cuda]"
 }
 
 TEST_CASE("captured step: zero_grad first, micro-batches, checkpoints", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     CHECK(compare({.zero_first = true}).replays == 6);
     CHECK(compare({.zero_first = true, .micro_batches = 2}).replays == 6);
     CHECK(compare({.micro_batches = 2}).replays == 6);
@@ -235,7 +229,7 @@ TEST_CASE("captured step: zero_grad first, micro-batches, checkpoints", "[cuda]"
 }
 
 TEST_CASE("captured step: an overflow in a replay is skipped", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     cuda::CaptureStatistics statistics;
     const Seen seen = run({}, {.steps = 10, .overflow_at = 7}, &statistics);
     CHECK(statistics.replays == 6);
@@ -245,7 +239,7 @@ TEST_CASE("captured step: an overflow in a replay is skipped", "[cuda]") {
 }
 
 TEST_CASE("captured step: each shape has its graph", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Schedule plan{.steps = 18, .two_shapes = true};
     const cuda::CaptureStatistics both = compare({}, plan);
     CHECK(both.captures == 2);
@@ -259,7 +253,7 @@ TEST_CASE("captured step: each shape has its graph", "[cuda]") {
 }
 
 TEST_CASE("captured step: the least recently used graph goes", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     cuda::CapturedStep captured([](const Tensors& in) { return Tensors{in[0] + 1.0}; },
                                 {.warmup = 1, .max_graphs = 2, .device = gpu});
     const auto replays = [&](std::int64_t n) {
@@ -279,7 +273,7 @@ TEST_CASE("captured step: the least recently used graph goes", "[cuda]") {
 }
 
 TEST_CASE("captured step: random numbers drawn between calls", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const cuda::CaptureStatistics seen = compare({}, {.between = [](Training&, int i) {
                                                      if (i % 2 == 0) rand({10});
                                                      if (i == 7) manual_seed(99);
@@ -288,7 +282,7 @@ TEST_CASE("captured step: random numbers drawn between calls", "[cuda]") {
 }
 
 TEST_CASE("captured step: what changes between calls is noticed", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const auto check_restart = [](const autograd::Callback<void(Training&)>& change) {
         const cuda::CaptureStatistics seen =
             compare({}, {.steps = 13, .between = [change](Training& t, int i) {
@@ -320,7 +314,7 @@ TEST_CASE("captured step: what changes between calls is noticed", "[cuda]") {
 }
 
 TEST_CASE("captured step: gradients that are summed over calls stay right", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Tensors sums;
     for (bool capture : {false, true}) {
         const Tensor w = test::tensor_of(test::random_values(width * width, 1, test::Domain::any),
@@ -346,7 +340,7 @@ TEST_CASE("captured step: gradients that are summed over calls stay right", "[cu
 }
 
 TEST_CASE("captured step: a replay is one launch, and neither waits nor allocates", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Training t;
     cuda::CapturedStep captured(t.function(), {.device = gpu});
     const Tensors in{values(4, 1), values(4, 2)};
@@ -365,7 +359,7 @@ TEST_CASE("captured step: a replay is one launch, and neither waits nor allocate
 }
 
 TEST_CASE("captured step: the planned peak is the peak", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const LiveObjects objects = live_objects();
     const std::size_t at_start = allocated();
     {
@@ -401,7 +395,7 @@ TEST_CASE("captured step: the planned peak is the peak", "[cuda]") {
 }
 
 TEST_CASE("captured step: results are overwritten by the next call, and outlive the graph", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Tensor last;
     {
         cuda::CapturedStep captured(
@@ -424,7 +418,7 @@ TEST_CASE("captured step: results are overwritten by the next call, and outlive 
 }
 
 TEST_CASE("captured step: gradients of tensors that the step makes", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     cuda::CapturedStep captured(
         [](const Tensors& in) {
             in[0].set_requires_grad();
@@ -442,7 +436,7 @@ TEST_CASE("captured step: gradients of tensors that the step makes", "[cuda]") {
 }
 
 TEST_CASE("captured step: inference sees weights that were loaded since", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Training t({.dropout = 0});
     t.step({values(4, 1), values(4, 2)});
     t.step({values(4, 1), values(4, 2)});  // the optimizer keeps 16-bit copies now

@@ -7,6 +7,7 @@
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"
 #include "mezzo/models/bert_config.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 
@@ -55,7 +56,7 @@ Launches of_step(std::int64_t layers) {
 }  // namespace
 
 TEST_CASE("launches of a BERT layer in a step of mixed-precision training", "[cuda][bert]") {
-    if (cuda_device_count() == 0) return;
+    if (test::no_device()) return;
     const Launches one = of_step(1), two = of_step(2);
     CHECK(two.casts == one.casts);  // the norms write what the products read
     CHECK(two.forward - one.forward == 8);

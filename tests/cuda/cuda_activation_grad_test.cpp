@@ -38,10 +38,7 @@ Tensor values(const Shape& shape, Dtype dtype, std::uint64_t seed) {
 }  // namespace
 
 TEST_CASE("cuda: gradient of an activation and its column sums", "[cuda]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     for (Dtype dtype : {float32, float16, bfloat16, float64})
         for (Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh})
             for (const Shape& shape :
@@ -55,7 +52,7 @@ TEST_CASE("cuda: gradient of an activation and its column sums", "[cuda]") {
 }
 
 TEST_CASE("cuda: gradient of an activation at an odd address", "[cuda]") {
-    if (cuda_device_count() == 0) return;
+    if (test::no_device()) return;
     const Device device(DeviceType::cuda);
     const Tensor g = values({33}, float16, 3).to(device).slice(0, 1, 33).reshape({4, 8});
     const Tensor kept = values({32}, float16, 4).to(device).reshape({4, 8});
@@ -67,7 +64,7 @@ TEST_CASE("cuda: gradient of an activation at an odd address", "[cuda]") {
 }
 
 TEST_CASE("cuda: column sums are one launch, whatever the shape", "[cuda]") {
-    if (cuda_device_count() == 0) return;
+    if (test::no_device()) return;
     const Device device(DeviceType::cuda);
     for (Dtype dtype : {float32, float16, bfloat16, float64})
         for (const Shape& shape :
@@ -139,7 +136,7 @@ Tensors layer_gradients(Device device, Dtype dtype, std::uint64_t* launches = nu
 }  // namespace
 
 TEST_CASE("cuda: gradient of mse_loss and its column sums", "[cuda]") {
-    if (cuda_device_count() == 0) return;
+    if (test::no_device()) return;
     for (Dtype dtype : {float32, float16, bfloat16, float64})
         for (const Shape& shape :
              {Shape{5, 8}, Shape{600, 272}, Shape{301, 21}, Shape{1, 1}, Shape{0, 8}, Shape{3, 0}}) {
@@ -150,7 +147,7 @@ TEST_CASE("cuda: gradient of mse_loss and its column sums", "[cuda]") {
 }
 
 TEST_CASE("cuda: a linear layer below mse_loss gets its bias's gradient from the loss", "[cuda]") {
-    if (cuda_device_count() == 0) return;
+    if (test::no_device()) return;
     for (Dtype dtype : {float32, float16, bfloat16}) {
         CAPTURE(name(dtype));
         std::uint64_t launches = 0;

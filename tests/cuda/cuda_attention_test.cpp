@@ -18,12 +18,6 @@ using test::Domain;
 
 const Device device{DeviceType::cuda};
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 struct Flash {
     explicit Flash(bool on) { set_flash_attention(on); }
     Flash(const Flash&) = delete;
@@ -220,7 +214,7 @@ bool same_bits(const Tensor& a, const Tensor& b) { return test::doubles(a) == te
 }  // namespace
 
 TEST_CASE("cuda attention: plain kernels, every dtype and dim", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype dtype : {float32, float64, float16, bfloat16}) {
         check_case({.query = 5, .key = 16, .dim = 40, .dtype = dtype});
         check_case(
@@ -244,7 +238,7 @@ TEST_CASE("cuda attention: plain kernels, every dtype and dim", "[cuda]") {
 }
 
 TEST_CASE("cuda attention: no key gives zeros", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (bool on : {false, true}) {
         const Flash flash(on);
         const Run run(Case{.query = 3, .key = 0, .dim = 64});
@@ -257,13 +251,13 @@ TEST_CASE("cuda attention: no key gives zeros", "[cuda]") {
 
 // More tiles than the emulated grid has blocks, so that a block goes on to a second tile.
 TEST_CASE("cuda attention: small, plain kernels", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     check_case({.query = 3, .key = 9, .dim = 33, .dtype = float32, .look = Look::holes, .dropout = 0.25});
     check_case({.query = 9, .key = 5, .dim = 8, .causal = true});
 }
 
 TEST_CASE("cuda attention: small, Tensor Cores", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Flash flash(true);
     check_case({.query = 1, .key = 1, .dim = 32, .dtype = float16});
     check_case({.query = 5, .key = 70, .dim = 32, .look = Look::holes, .dropout = 0.25});
@@ -272,7 +266,7 @@ TEST_CASE("cuda attention: small, Tensor Cores", "[cuda]") {
 }
 
 TEST_CASE("cuda attention: Tensor Cores, one tile", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Flash flash(true);
     for (std::int64_t dim : {64, 128}) {
         check_case({.query = 1, .key = 1, .dim = dim, .dtype = float16, .batch = 1});
@@ -288,7 +282,7 @@ TEST_CASE("cuda attention: Tensor Cores, one tile", "[cuda]") {
 }
 
 TEST_CASE("cuda attention: Tensor Cores, several tiles", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Flash flash(true);
     for (Dtype dtype : {float16, bfloat16})
         for (std::int64_t dim : {32, 64, 128}) {
@@ -318,7 +312,7 @@ TEST_CASE("cuda attention: Tensor Cores, several tiles", "[cuda]") {
 }
 
 TEST_CASE("cuda attention: a query with nothing to look at", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (bool on : {false, true}) {
         const Flash flash(on);
         const Case c{.query = 20, .key = 24, .dim = 32, .look = Look::holes, .batch = 1, .heads = 1};
@@ -336,7 +330,7 @@ TEST_CASE("cuda attention: a query with nothing to look at", "[cuda]") {
 }
 
 TEST_CASE("cuda attention: what Tensor Cores take, and the same bits every time", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const auto changes = [](const Case& c) {
         const Flash none(false);
         const Run plain(c);
@@ -358,7 +352,7 @@ TEST_CASE("cuda attention: what Tensor Cores take, and the same bits every time"
 }
 
 TEST_CASE("cuda attention: through the public function, like its decomposition on the CPU", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Shape shape{2, 2, 24, 64};
     for (bool on : {false, true}) {
         const Flash flash(on);

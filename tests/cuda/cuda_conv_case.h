@@ -15,12 +15,6 @@ using cuda::ConvTile;
 using cuda::ConvWay;
 using Values = std::vector<double>;
 
-inline bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 struct ConvCase {
     std::int64_t images, height, width, channels, results;
     Size2d kernel = 3;

@@ -13,12 +13,6 @@ using namespace mezzo;
 using test::Both;
 using test::cuda_device;
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 Both pair(const Tensor& host, const Tensor& cuda) {
     Both both({1}, float32, 1);
     both.host = host;
@@ -47,7 +41,7 @@ Tensor mask_of(const Tensor& y) {
 }  // namespace
 
 TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][linear]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype dtype : {float32, float16, bfloat16, float64})
         for (Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh})
             for (const Shape& shape : {Shape{5, 8}, Shape{300, 24}, Shape{70, 131}, Shape{1, 1}, Shape{0, 8}})
@@ -70,7 +64,7 @@ TEST_CASE("cuda: linear_input_grad, from values and from masks", "[cuda][linear]
 }
 
 TEST_CASE("cuda: activation_grad from masks alone", "[cuda][linear]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype dtype : {float32, float16, bfloat16, float64})
         for (const Shape& shape : {Shape{5, 8}, Shape{300, 24}, Shape{70, 131}}) {
             CAPTURE(name(dtype), shape[0], shape[1]);
@@ -83,7 +77,7 @@ TEST_CASE("cuda: activation_grad from masks alone", "[cuda][linear]") {
 }
 
 TEST_CASE("cuda: masks of linear with relu", "[cuda][linear]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (Dtype dtype : {float32, float16, bfloat16, float64})
         for (std::int64_t columns : {1, 8, 12, 128, 131}) {
@@ -110,7 +104,7 @@ TEST_CASE("cuda: masks of linear with relu", "[cuda][linear]") {
 }
 
 TEST_CASE("cuda: training with fused layers, eager and captured", "[cuda][linear]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const auto activation = GENERATE(LinearActivation::relu, LinearActivation::gelu_tanh);
     const auto train = [&](const cuda::GemmOptions& options, bool captured) {
         cuda::set_gemm_options(options);

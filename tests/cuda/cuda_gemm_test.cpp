@@ -140,16 +140,10 @@ void Case::run() const {
             }
 }
 
-bool no_device() {
-    if (cuda::device_count() > 0) return false;
-    WARN("no CUDA device: nothing checked");
-    return true;
-}
-
 }  // namespace
 
 TEST_CASE("cuda gemm: transposes, types, padding, offsets", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const bool trans_a = GENERATE(false, true), trans_b = GENERATE(false, true);
     for (Dtype type : {float16, bfloat16, float32, float64})
         for (std::int64_t pad : {0, 3})
@@ -167,7 +161,7 @@ TEST_CASE("cuda gemm: transposes, types, padding, offsets", "[cuda][gemm]") {
 }
 
 TEST_CASE("cuda gemm: mixed operand types", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype a : {float16, bfloat16, float32, float64})
         for (Dtype b : {float16, bfloat16, float32, float64})
             for (Dtype c : {float16, bfloat16, float32, float64}) {
@@ -186,7 +180,7 @@ TEST_CASE("cuda gemm: mixed operand types", "[cuda][gemm]") {
 }
 
 TEST_CASE("cuda gemm: bias, activation, pre-activation", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const auto activation =
         GENERATE(Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh);
     for (Dtype type : {float16, float32, float64})
@@ -211,13 +205,13 @@ TEST_CASE("cuda gemm: bias, activation, pre-activation", "[cuda][gemm]") {
 }
 
 TEST_CASE("cuda gemm: results of several blocks", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Case{.m = 40, .n = 45, .bias = true, .activation = Activation::gelu}.run();
     Case{.m = 40, .n = 45, .k = 20, .b = float16, .bias = true, .activation = Activation::relu}.run();
 }
 
 TEST_CASE("cuda gemm: alpha, beta and batches", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Case{.alpha = 0.5f, .beta = 1}.run();
     Case{.alpha = -2, .beta = 0.25f, .batch = 3, .pad = 2}.run();
     Case{.a = float16, .b = float16, .c = float32, .beta = 1, .batch = 2, .share_b = true}.run();
@@ -227,7 +221,7 @@ TEST_CASE("cuda gemm: alpha, beta and batches", "[cuda][gemm]") {
 }
 
 TEST_CASE("cuda gemm: degenerate sizes", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (std::int64_t k : {0, 1, 64, 70})
         for (std::int64_t m : {0, 1, 17})
             for (std::int64_t n : {0, 1, 17}) {
@@ -249,7 +243,7 @@ TEST_CASE("cuda gemm: degenerate sizes", "[cuda][gemm]") {
 }
 
 TEST_CASE("cuda gemm: NaN is not lost and old contents do not leak in", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const DeviceArray<float> a(std::vector<float>{NAN, 1, 2, 3}), b(std::vector<float>{1, 0, 0, 1});
     const DeviceArray<float> c(std::vector<float>(4, NAN));
     cuda::Gemm g;
@@ -267,7 +261,7 @@ TEST_CASE("cuda gemm: NaN is not lost and old contents do not leak in", "[cuda][
 }
 
 TEST_CASE("cuda gemm: bad input is refused", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const DeviceArray<float> x(16);
     cuda::Gemm g;
     g.m = g.n = g.k = g.lda = g.ldb = g.ldc = 2;
@@ -291,7 +285,7 @@ TEST_CASE("cuda gemm: bad input is refused", "[cuda][gemm]") {
 }
 
 TEST_CASE("cuda gemm: a shape seen before costs no synchronisation", "[cuda][gemm]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const DeviceArray<float> a(std::vector<float>(100, 1.0f)), c(100);
     cuda::Gemm g;
     g.m = g.n = g.k = g.lda = g.ldb = g.ldc = 10;
@@ -305,7 +299,7 @@ TEST_CASE("cuda gemm: a shape seen before costs no synchronisation", "[cuda][gem
 }
 
 TEST_CASE("cuda gemm: the fallback adds a long k in blocks", "[cuda][gemm]") {
-    if (test::devices().size() < 2) return;
+    if (test::no_device()) return;
     const Device device{DeviceType::cuda};
     const std::int64_t k = 1 << 14;
     const Tensor first = full({1}, 1, {.device = device}), rest = full({k - 1}, 0x1p-25, {.device = device});

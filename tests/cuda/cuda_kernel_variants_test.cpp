@@ -17,12 +17,6 @@ namespace {
 using namespace mezzo;
 using namespace mezzo::test;
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 #define AGREE(op, ...) agree<kernels::op>(__VA_ARGS__)
 
 Both undefined() {

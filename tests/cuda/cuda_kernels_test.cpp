@@ -16,12 +16,6 @@ const Device device{DeviceType::cuda};
 constexpr double inf = std::numeric_limits<double>::infinity(),
                  not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 #define AGREE(op, ...) agree<kernels::op>(__VA_ARGS__)
 
 using Inputs = std::vector<Both>;

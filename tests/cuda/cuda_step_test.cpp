@@ -14,12 +14,6 @@ using namespace mezzo;
 const Device device{DeviceType::cuda};
 constexpr float inf = std::numeric_limits<float>::infinity();
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 struct Kind {
     Dtype param, grad;
     bool copy16;
@@ -141,7 +135,7 @@ std::vector<StepArgs> all_args() {
 }  // namespace
 
 TEST_CASE("cuda step: two updates of every algorithm and dtype", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const std::vector<StepArgs> all = all_args();
     for (const Kind& kind : kinds)
         for (const StepArgs& args : all) {
@@ -159,7 +153,7 @@ TEST_CASE("cuda step: two updates of every algorithm and dtype", "[cuda]") {
 }
 
 TEST_CASE("cuda step: an overflow leaves everything as it was", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Kind kind{float32, float32, true, float16};
     Model untouched(device, kind, sizes), model(device, kind, sizes);
     const On<StepState> state(device, step_state(1, 1));
@@ -173,7 +167,7 @@ TEST_CASE("cuda step: an overflow leaves everything as it was", "[cuda]") {
 }
 
 TEST_CASE("cuda step: finds inf and NaN wherever they are, and unscales", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (const Kind& kind : kinds)
         for (float bad : {0.0f, inf, std::nanf("")})
             for (std::int64_t position : {0, 1233, 2499}) {
@@ -200,7 +194,7 @@ TEST_CASE("cuda step: finds inf and NaN wherever they are, and unscales", "[cuda
 }
 
 TEST_CASE("cuda step: overflow of the unscaled gradient only", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Model model(device, {float32, float32, false, float16}, {3});
     model.grads[0].fill_(3e38);
     for (float scale : {0.5f, 1.0f}) {
@@ -214,7 +208,7 @@ TEST_CASE("cuda step: overflow of the unscaled gradient only", "[cuda]") {
 }
 
 TEST_CASE("cuda step: norm and clipping, no waiting for the device", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (const Kind& kind : kinds) {
         CAPTURE(name(kind.grad));
         Model host(Device{}, kind, sizes), cuda(device, kind, sizes);
@@ -237,7 +231,7 @@ TEST_CASE("cuda step: norm and clipping, no waiting for the device", "[cuda]") {
 }
 
 TEST_CASE("cuda step: more parameters and groups than one launch takes", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const std::vector<std::int64_t> many(1500, 3);
     const Kind kind{float32, float32, false, float16};
     std::vector<StepArgs> groups(60, all_args()[2]);
@@ -271,7 +265,7 @@ TEST_CASE("cuda step: more parameters and groups than one launch takes", "[cuda]
 }
 
 TEST_CASE("cuda step: nothing but empty parameters is still a step", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (const std::vector<std::int64_t>& none : {std::vector<std::int64_t>{}, {0, 0}}) {
         Model model(device, {float32, float32, false, float16}, none);
         const On<StepState> state(device, step_state(5, 1));
@@ -286,7 +280,7 @@ TEST_CASE("cuda step: nothing but empty parameters is still a step", "[cuda]") {
 }
 
 TEST_CASE("cuda step: the scaler's events", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     struct Scheme {
         StepKernels::ScalerArgs args;
         std::vector<double> scales;

@@ -58,6 +58,7 @@ Tensor all_codes(Dtype dtype) {
 }  // namespace
 
 TEST_CASE("cuda: floating numbers to dtypes for storage, with the bits of the CPU", "[cuda]") {
+    if (no_device()) return;
     std::vector<float> floats;
     std::vector<double> doubles_{0x1p63, -0x1p63, 1e300, -1e300, 1e-300, 17.000000000001, -0x1.8000000001p7};
     for (std::uint64_t bits = 0; bits <= 0xffffffffu; bits += 104729) {
@@ -77,6 +78,7 @@ TEST_CASE("cuda: floating numbers to dtypes for storage, with the bits of the CP
 }
 
 TEST_CASE("cuda: all codes to every dtype, and integers to codes", "[cuda]") {
+    if (no_device()) return;
     const std::vector<std::int64_t> whole{0,
                                           1,
                                           -1,
@@ -103,6 +105,7 @@ TEST_CASE("cuda: all codes to every dtype, and integers to codes", "[cuda]") {
 }
 
 TEST_CASE("cuda: copies, joins and fills of dtypes for storage", "[cuda]") {
+    if (no_device()) return;
     for (const Dtype dtype : storage) {
         CAPTURE(name(dtype));
         const Tensor host = all_codes(dtype).reshape({4, 8, 8}), x = host.to(cuda_device);

@@ -26,12 +26,6 @@ using test::Domain;
 const Device gpu{DeviceType::cuda};
 constexpr std::int64_t batch = 6, width = 12;
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 // Linear-ReLU-Linear-ReLU-Linear, with dropout before the last layer. The initial values come from the seed
 // on the CPU, whatever the device.
 class Mlp : public nn::Module {
@@ -212,7 +206,7 @@ std::string text_of(ErrorKind kind, const autograd::Callback<void()>& action) {
 }  // namespace
 
 TEST_CASE("device training: the CPU's losses and parameters", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype compute : {float32, bfloat16, float16})
         for (Method method : {Method::sgd, Method::adam, Method::adamw}) {
             const bool low = is_16bit(compute);
@@ -227,7 +221,7 @@ TEST_CASE("device training: the CPU's losses and parameters", "[cuda]") {
 }
 
 TEST_CASE("device training: classification losses", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Loss loss : {Loss::cross_entropy, Loss::bce_with_logits})
         for (Dtype compute : {float32, bfloat16, float16})
             train_on_both(
@@ -235,7 +229,7 @@ TEST_CASE("device training: classification losses", "[cuda]") {
 }
 
 TEST_CASE("device training: one overflow is skipped and halves the scale", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (bool clip : {false, true}) {
         const Outcome seen = train_on_both(
             {.compute = float16, .method = Method::adam, .scaled = true, .clip = clip, .overflow_at = 2});
@@ -246,7 +240,7 @@ TEST_CASE("device training: one overflow is skipped and halves the scale", "[cud
 }
 
 TEST_CASE("device training: a skipped step leaves every parameter as it was", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     Trainer trainer({.compute = float16, .method = Method::adamw, .scaled = true, .overflow_at = 1}, gpu);
     trainer.train(0);
     Tensors before;
@@ -258,7 +252,7 @@ TEST_CASE("device training: a skipped step leaves every parameter as it was", "[
 }
 
 TEST_CASE("device training: the steady state neither waits, copies nor allocates", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype compute : {bfloat16, float16}) {
         Trainer trainer({.compute = compute,
                          .method = Method::adam,
@@ -309,7 +303,7 @@ TEST_CASE("device training: the steady state neither waits, copies nor allocates
 }
 
 TEST_CASE("device training: everything after backward is two kernels", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Method method : {Method::sgd, Method::adam, Method::adamw})
         for (bool clip : {false, true}) {
             CAPTURE(int(method), clip);
@@ -323,7 +317,7 @@ TEST_CASE("device training: everything after backward is two kernels", "[cuda]")
 }
 
 TEST_CASE("device training: a model that moves keeps its optimizer", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype compute : {float32, bfloat16}) {
         const Recipe recipe{.compute = compute, .method = Method::adam, .scaled = true};
         const Outcome stayed = Trainer(recipe, cpu_device).run();
@@ -343,7 +337,7 @@ TEST_CASE("device training: a model that moves keeps its optimizer", "[cuda]") {
 }
 
 TEST_CASE("device training: state_dict from one device continues on the other", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Recipe recipe{.compute = float16, .method = Method::adamw, .scaled = true};
     for (Device from : {cpu_device, gpu}) {
         const Device to = from == gpu ? cpu_device : gpu;
@@ -364,7 +358,7 @@ TEST_CASE("device training: state_dict from one device continues on the other", 
 }
 
 TEST_CASE("device training: running out of memory anywhere in a step, and going on", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Recipe recipe{.compute = float16, .method = Method::adam, .scaled = true, .steps = 1};
     const Outcome host = Trainer(recipe, cpu_device).run();
     Trainer trainer(recipe, gpu);
@@ -409,7 +403,7 @@ TEST_CASE("device training: running out of memory anywhere in a step, and going 
 }
 
 TEST_CASE("device training: tensors on two devices are refused in words", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor host = ones({2, 12}), device = ones({2, 12}, {.device = gpu});
     Mlp model;
     model.to(gpu);

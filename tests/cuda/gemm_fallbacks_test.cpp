@@ -10,6 +10,7 @@
 #include "mezzo/models/bert_config.h"
 #include "mezzo/models/resnet.h"
 #include "tests/cpu/gemm_options_scope.h"
+#include "tests/support/support.h"
 
 namespace {
 
@@ -107,10 +108,7 @@ void check_models() {
 }  // namespace
 
 TEST_CASE("gemm fallbacks: none in training steps of the recipe, BERT and ResNet", "[cuda][gemm]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     SECTION("as they come") { check_models(); }
     SECTION("with fused layers") {
         const test::GemmOptionsScope options({.fuse_layers = true, .relu_masks = true});

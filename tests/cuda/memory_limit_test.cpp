@@ -14,12 +14,6 @@ using namespace mezzo;
 const Device gpu{DeviceType::cuda};
 constexpr std::int64_t width = 64, small_batch = 16, large_batch = 8192;
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 Tensor values(std::int64_t rows, std::uint64_t seed) {
     return test::tensor_of(test::random_values(rows * width, seed, test::Domain::any), {rows, width}, float32,
                            gpu);
@@ -118,7 +112,7 @@ void check_same_state(const Training& a, const Training& b) {
 }  // namespace
 
 TEST_CASE("memory limit: a step that fails anywhere changes nothing", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensors in{values(small_batch, 1), values(small_batch, 2)};
     Training squeezed, twin;
     twin(in);  // products keep what they need for good before the limit
@@ -134,7 +128,7 @@ TEST_CASE("memory limit: a step that fails anywhere changes nothing", "[cuda]") 
 }
 
 TEST_CASE("memory limit: warm-up, capture and replay", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensors in{values(small_batch, 1), values(small_batch, 2)};
     Training captured, twin;
     cuda::CapturedStep step(captured.function(), {.warmup = 2, .device = gpu});
@@ -160,7 +154,7 @@ TEST_CASE("memory limit: warm-up, capture and replay", "[cuda]") {
 }
 
 TEST_CASE("memory limit: a smaller batch fits", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensors small{values(small_batch, 1), values(small_batch, 2)},
         large{values(large_batch, 3), values(large_batch, 4)};
     for (const bool capture : {false, true}) {

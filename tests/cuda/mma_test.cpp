@@ -12,12 +12,6 @@ namespace {
 using namespace mezzo;
 using test::DeviceArray;
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 std::vector<std::uint16_t> counted(int n) {
     std::vector<std::uint16_t> values;
     for (int i = 0; i < n; ++i) values.push_back(std::uint16_t(i + 1));
@@ -76,7 +70,7 @@ template <class T> void check_products(Dtype dtype) {
 }  // namespace
 
 TEST_CASE("mma: copy_async brings whole and partial pieces", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const std::vector<std::uint16_t> values = counted(256);
     const DeviceArray<std::uint16_t> in(values), out(256);
     test::run_copy_async(in.data(), out.data());
@@ -87,7 +81,7 @@ TEST_CASE("mma: copy_async brings whole and partial pieces", "[cuda]") {
 }
 
 TEST_CASE("mma: copy_async_wait waits for the oldest groups", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const std::vector<std::uint16_t> values = counted(768);
     const DeviceArray<std::uint16_t> in(values), out(768);
     test::run_copy_groups(in.data(), out.data());
@@ -95,7 +89,7 @@ TEST_CASE("mma: copy_async_wait waits for the oldest groups", "[cuda]") {
 }
 
 TEST_CASE("mma: load_matrices and its transpose", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const std::vector<std::uint16_t> values = counted(256);
     for (bool transposed : {false, true}) {
         CAPTURE(transposed);
@@ -114,13 +108,13 @@ TEST_CASE("mma: load_matrices and its transpose", "[cuda]") {
 }
 
 TEST_CASE("mma: multiply_add and pack_operand", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     check_products<float16_t>(float16);
     if (test::multiplies(bfloat16)) check_products<bfloat16_t>(bfloat16);
 }
 
 TEST_CASE("mma: exp2_approximate", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     std::vector<float> x = {-INFINITY, 0, 1, -1, -200, 10, INFINITY, NAN};
     while (x.size() < 32) x.push_back(0.37f * float(x.size()) - 9);
     const DeviceArray<float> in(x), out(32);

@@ -12,6 +12,7 @@
 #include "mezzo/data/transforms.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/text/tokenizer.h"
+#include "tests/support/support.h"
 
 namespace {
 
@@ -19,12 +20,6 @@ using namespace mezzo;
 using Catch::Matchers::Contains;
 
 const Device gpu{DeviceType::cuda};
-
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
 
 // n samples of three elements: 10 i, 10 i + 1, 10 i + 2; labels i.
 data::Dataset numbered(std::int64_t n) {
@@ -123,7 +118,7 @@ template <class F> void each_tensor(Pair& batch, F&& f) {
 }  // namespace
 
 TEST_CASE("prefetch: a loader gives the same epochs", "[cuda][data]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (const std::int64_t n : {0, 3, 4, 22, 23})
         for (const int ahead : {1, 2, 5, 30}) {
             CAPTURE(n, ahead);
@@ -142,7 +137,7 @@ TEST_CASE("prefetch: a loader gives the same epochs", "[cuda][data]") {
 }
 
 TEST_CASE("prefetch: loops that end early, and several at once", "[cuda][data]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     data::DataLoader plain = loader_of(23, 0), a = loader_of(23, 2), b = loader_of(23, 3);
     const Values first = epoch(plain), second = epoch(plain), third = epoch(plain);
     for (int stop = 0; stop < 3; ++stop) {
@@ -184,7 +179,7 @@ TEST_CASE("prefetch: loops that end early, and several at once", "[cuda][data]")
 }
 
 TEST_CASE("prefetch: exceptions come with the batch they belong to", "[cuda][data]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (const bool in_step : {false, true})
         for (int bad = 0; bad < 6; ++bad)
             for (const bool again : {false, true}) {
@@ -207,7 +202,7 @@ TEST_CASE("prefetch: exceptions come with the batch they belong to", "[cuda][dat
 }
 
 TEST_CASE("prefetch: ranges of any batches", "[cuda][data]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor numbers = arange(12, {.dtype = float32}).reshape({3, 4});
     for (const int ahead : {0, 2}) {
         CAPTURE(ahead);
@@ -249,7 +244,7 @@ TEST_CASE("prefetch: ranges of any batches", "[cuda][data]") {
 }
 
 TEST_CASE("prefetch: one buffer that is filled again for each batch", "[cuda][data]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     struct Source {
         Tensor buffer = zeros({3});
         int i = 0;
@@ -282,7 +277,7 @@ struct Named {
 TEST_CASE("prefetch: weight and position are those of the batch in use", "[cuda][data]") {
     for (const Device device : {cpu_device, gpu})
         for (const int ahead : {0, 2}) {
-            if (device == gpu && no_device()) continue;
+            if (device == gpu && test::no_device()) continue;
             CAPTURE(device, ahead);
             const data::BatchLoaderOptions options{.batch_size = 4, .shard = {.rank = 1, .size = 2}};
             data::BatchLoader plain(Named(), options), loader(Named(), options);
@@ -333,7 +328,7 @@ TEST_CASE("prefetch: options are validated", "[data]") {
 }
 
 TEST_CASE("prefetch: without memory for batches ahead they come in time", "[cuda][data]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const std::int64_t elements = 1 << 20;
     std::vector<Tensor> range;
     for (int i = 0; i < 6; ++i) range.push_back(full({elements}, i));
@@ -372,7 +367,7 @@ TEST_CASE("prefetch: without memory for batches ahead they come in time", "[cuda
 }
 
 TEST_CASE("prefetch: batches are inputs of a captured step", "[cuda][data]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     struct Training {
         Tensor w = full({3, 2}, 0.01, {.device = gpu}).set_requires_grad();
         optim::SGD optimizer{{w}, {.lr = 1e-5}};

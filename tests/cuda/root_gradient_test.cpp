@@ -5,18 +5,13 @@
 #include "core/tensor_impl.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
+#include "tests/support/support.h"
 
 using namespace mezzo;
 
 namespace {
 
 const Device gpu{DeviceType::cuda};
-
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
 
 Tensor leaf(double value, Dtype dtype = float32) {
     return full({}, value, {.dtype = dtype, .device = gpu}).set_requires_grad();
@@ -35,7 +30,7 @@ double gradient(const Tensor& x, std::uint64_t* launches = nullptr) {
 }  // namespace
 
 TEST_CASE("seed: written once, whatever the shape, and outside of all statistics", "[cuda][autograd]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Dtype dtype = GENERATE(float32, float64, float16, bfloat16);
     const Tensor x = leaf(2, dtype);
     CHECK(gradient(x) == 3);  // makes it where no case before has
@@ -56,7 +51,7 @@ TEST_CASE("seed: written once, whatever the shape, and outside of all statistics
 }
 
 TEST_CASE("seed: gradients that it has become can be written, and are no other pass's", "[cuda][autograd]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor x = leaf(2), other = leaf(5);
     x.backward();  // the gradient of x by x is the seed
     CHECK(x.grad().item<double>() == 1);
@@ -110,7 +105,7 @@ TEST_CASE("seed: gradients that it has become can be written, and are no other p
 }
 
 TEST_CASE("seed: of a recorded backward pass, and of second derivatives", "[cuda][autograd]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor x = leaf(3);
     for (int i = 0; i < 2; ++i) {
         const Tensor y = x * x * x;
@@ -122,7 +117,7 @@ TEST_CASE("seed: of a recorded backward pass, and of second derivatives", "[cuda
 }
 
 TEST_CASE("seed: a captured step has its own", "[cuda][autograd]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor x = leaf(2);
     const Tensor kept = zeros({}, {.device = gpu});
     cuda::CapturedStep step([&](const Tensors&) {

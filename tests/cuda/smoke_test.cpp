@@ -17,12 +17,6 @@ using test::DeviceArray;
 
 const Device gpu{DeviceType::cuda};
 
-bool no_device() {
-    if (cuda_device_count() > 0) return false;
-    WARN("no CUDA device: skipped");
-    return true;
-}
-
 std::vector<std::uint16_t> counted() {
     std::vector<std::uint16_t> values(256);
     std::iota(values.begin(), values.end(), std::uint16_t(1));
@@ -48,7 +42,7 @@ void check_product(Dtype dtype) {
 }  // namespace
 
 TEST_CASE("smoke: memory of the device, filled and copied back", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const DeviceArray<std::uint16_t> x(counted());
     CHECK(x.host() == counted());
     cuda::fill_zero(x.data(), 2 * x.size());
@@ -56,41 +50,41 @@ TEST_CASE("smoke: memory of the device, filled and copied back", "[cuda]") {
 }
 
 TEST_CASE("smoke: one kernel", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const Tensor x = whole_numbers(8, 32, 100, float32, gpu);
     CHECK((x + x).to(cpu_device).to_vector<float>() ==
           (2 * whole_numbers(8, 32, 100, float32, cpu_device)).to_vector<float>());
 }
 
 TEST_CASE("smoke: one product in float32", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     check_product(float32);
 }
 
 TEST_CASE("smoke: one product in float16", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     check_product(float16);
 }
 
 TEST_CASE("smoke: one product in bfloat16", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     check_product(bfloat16);
 }
 
 TEST_CASE("smoke: one product in TF32", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     set_float32_matmul_precision(Float32MatmulPrecision::high);
     check_product(float32);
     set_float32_matmul_precision(Float32MatmulPrecision::highest);
 }
 
 TEST_CASE("smoke: one product in float64", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     check_product(float64);
 }
 
 TEST_CASE("smoke: one capture, replayed", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     cuda::CapturedStep step([](const Tensors& inputs) { return Tensors{inputs[0] * 2 + 1}; },
                             {.warmup = 1, .device = gpu});
     for (int offset : {0, 1, 2, 3}) {
@@ -101,7 +95,7 @@ TEST_CASE("smoke: one capture, replayed", "[cuda]") {
 }
 
 TEST_CASE("smoke: cp.async", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const DeviceArray<std::uint16_t> in(counted()), out(256);
     test::run_copy_async(in.data(), out.data());
     std::vector<std::uint16_t> expected = counted();
@@ -111,7 +105,7 @@ TEST_CASE("smoke: cp.async", "[cuda]") {
 }
 
 TEST_CASE("smoke: ldmatrix", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     const DeviceArray<std::uint16_t> in(counted()), out(256);
     test::run_load_matrices(false, in.data(), out.data());
     const std::vector<std::uint16_t> found = out.host();
@@ -120,7 +114,7 @@ TEST_CASE("smoke: ldmatrix", "[cuda]") {
 }
 
 TEST_CASE("smoke: mma.sync", "[cuda]") {
-    if (no_device()) return;
+    if (test::no_device()) return;
     for (Dtype dtype : {float16, bfloat16}) {
         CAPTURE(name(dtype));
         if (!test::multiplies(dtype)) continue;

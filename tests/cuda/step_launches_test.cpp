@@ -80,10 +80,7 @@ cuda::Counters cost(Method method, std::size_t count, const Loop& loop, Dtype dt
 }  // namespace
 
 TEST_CASE("step launches: two with scaler or clipping, one without, and no waiting", "[cuda]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     for (const Method method : {Method::sgd, Method::momentum, Method::adam, Method::adamw, Method::rmsprop})
         for (const Dtype dtype : {float32, float16})
             for (const std::size_t count : {3, 200, 400, 1500})
@@ -103,10 +100,7 @@ TEST_CASE("step launches: two with scaler or clipping, one without, and no waiti
 
 TEMPLATE_TEST_CASE("step launches: one for an update with split masters and moments in less than 32 bits",
                    "[cuda]", optim::Adam, optim::AdamW) {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     Tensors params;
     for (std::int64_t i = 0; i < 60; ++i)
         params.push_back(
@@ -126,10 +120,7 @@ TEMPLATE_TEST_CASE("step launches: one for an update with split masters and mome
 }
 
 TEST_CASE("step launches: DataParallel in a group of one adds nothing", "[cuda][distributed]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     const distributed::Group alone = distributed::init();
     std::vector<cuda::Counters> steps;
     for (const bool grouped : {false, true}) {

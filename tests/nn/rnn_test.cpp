@@ -445,10 +445,7 @@ TEST_CASE("recurrent layers: a shared weight's gradient is summed in float32", "
 }
 
 TEST_CASE("recurrent layers: captured steps are eager steps", "[rnn]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     const Device gpu{DeviceType::cuda};
     struct Run {
         explicit Run(Device device) {

@@ -197,7 +197,7 @@ TEST_CASE("errors name the op and show the values", "[errors]") {
 }
 
 TEST_CASE("devices do not mix", "[errors][cuda]") {
-    if (cuda_device_count() == 0) return;
+    if (no_device()) return;
     CHECK_THROWS_WITH(f({2}) + f({2}).to(Device(DeviceType::cuda)), Catch::StartsWith("add:"));
 }
 

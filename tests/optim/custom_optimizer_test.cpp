@@ -203,10 +203,7 @@ TEST_CASE("an optimizer in ops continues bit for bit from its state", "[optim]")
 }
 
 TEST_CASE("an optimizer in ops is captured, and its rate changes between replays", "[cuda]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     const Device gpu{DeviceType::cuda};
     for (const bool clip : {false, true}) {
         Training captured({.device = gpu, .clip = clip, .captured = true}, true);

@@ -355,10 +355,7 @@ TEST_CASE("narrow state: what cannot have it keeps wide state or is refused", "[
 }
 
 TEST_CASE("narrow state: a captured step replays", "[cuda]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     const Device gpu{DeviceType::cuda};
     for (const StatePrecision states : narrow) {
         std::vector<std::vector<double>> seen[2];

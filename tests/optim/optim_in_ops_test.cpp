@@ -238,10 +238,7 @@ TEST_CASE("optimizers in ops: a skipped step changes nothing, and a resumed run 
 }
 
 TEST_CASE("optimizers in ops are captured", "[cuda]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     const Device gpu{DeviceType::cuda};
     for (const Make made : makers) {
         Training eager(made, float32, gpu), captured(made, float32, gpu);

@@ -342,10 +342,7 @@ TEST_CASE("split masters: parameters and optimizers that cannot have them are re
 }
 
 TEST_CASE("split masters: a captured step replays", "[cuda]") {
-    if (cuda_device_count() == 0) {
-        WARN("no CUDA device: skipped");
-        return;
-    }
+    if (test::no_device()) return;
     const Device gpu{DeviceType::cuda};
     std::vector<std::vector<double>> seen[2];
     for (const bool capture : {false, true}) {

@@ -1,6 +1,7 @@
 #include "tests/support/support.h"
 
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -14,6 +15,12 @@ std::vector<Device> devices() {
     std::vector<Device> all{cpu_device};
     if (cuda_device_count() > 0) all.push_back(Device(DeviceType::cuda));
     return all;
+}
+
+bool no_device() {
+    if (cuda_device_count() > 0) return false;
+    WARN("no CUDA device: skipped");
+    return true;
 }
 
 Tolerance tolerance(Dtype dtype) {

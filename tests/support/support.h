@@ -12,6 +12,8 @@ namespace mezzo::test {
 
 // The CPU, and CUDA if a GPU (or its emulation) is present.
 std::vector<Device> devices();
+// Whether a case of the device must end, which it says.
+bool no_device();
 
 struct Tolerance {
     double relative, absolute;
