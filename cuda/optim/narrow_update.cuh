@@ -1,6 +1,6 @@
 // Update of parameters that have state in less than 32 bits (kernels/narrow_state.h). A warp takes a block of
-// 256 elements, and each lane eight consecutive ones, for which it computes one block of random bits. Loops over
-// them are unrolled, so that their arrays are registers.
+// 256 elements, and each lane eight consecutive ones, for which it computes one block of random bits. Loops
+// over them are unrolled, so that their arrays are registers.
 #pragma once
 
 #include "core/philox.h"
