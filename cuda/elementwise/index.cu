@@ -1,6 +1,6 @@
 // Look-ups by index, their gradients (sums of rows with one index) and scatter_add, without atomics: results
-// are the same bits every time. A look-up with an index outside of the range gives NaN (0 for integers); sums
-// ignore such an index.
+// are the same bits every time. A look-up with an index outside of the range gives NaN (0 for integers and
+// float8); sums ignore such an index.
 #include "cuda/kernels.h"
 #include "cuda/reduce/reduce.cuh"
 #include "kernels/index.h"
@@ -73,11 +73,13 @@ template <class T> bool select_vectors(const Tensor& x, const Tensor& index, con
 
 void look_up(const Tensor& x, const Tensor& index, const Tensor& y, const Slices& s, std::int64_t count,
              bool each) {
+    // Dtypes for storage are moved as bytes.
+    const Dtype dtype = is_storage_only(x.dtype()) ? uint8 : x.dtype();
     const auto run = [&]<class C>(C) {
-        launch(look_up_kernel<AnyArray<C>>, grid_for(y.numel(), index_block), index_block, 0, any_of<C>(x),
-               indices(index), any_of<C>(y), s, count, each);
+        launch(look_up_kernel<AnyArray<C>>, grid_for(y.numel(), index_block), index_block, 0,
+               AnyArray<C>{raw(x), dtype}, indices(index), AnyArray<C>{raw(y), dtype}, s, count, each);
     };
-    switch (compute_kind({x.dtype()})) {
+    switch (compute_kind({dtype})) {
         case ComputeKind::float32:
             return run(0.0f);
         case ComputeKind::float64:

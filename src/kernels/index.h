@@ -8,7 +8,7 @@
 namespace mezzo::kernels {
 
 // weight [n, dim], index [...] -> [..., dim]. In all kernels of this file an index out of range is an error
-// on the CPU. On CUDA look-ups give NaN for it (0 for integers), and sums ignore it.
+// on the CPU. On CUDA look-ups give NaN for it (0 for integers and float8), and sums ignore it.
 struct Embedding {
     static constexpr const char* name = "embedding";
     std::int64_t padding_idx = -1;  // only the gradient reads it; -1: none
@@ -23,6 +23,7 @@ struct EmbeddingGrad {
 // x, index [count] -> like x with `dim` of size count.
 struct IndexSelect {
     static constexpr const char* name = "index_select";
+    static constexpr bool any_dtype = true;
     std::int64_t dim = 0;
 };
 // g, index -> like g with another size of `dim`: sums of the slices of equal index.
@@ -33,6 +34,7 @@ struct IndexSelectGrad {
 // x, index of equal shapes outside `dim` -> x's elements, shaped like index.
 struct Gather {
     static constexpr const char* name = "gather";
+    static constexpr bool any_dtype = true;
     std::int64_t dim = 0;
 };
 // src, index of one shape, and x (none: 0) -> x with src added at index along `dim`.

@@ -179,7 +179,7 @@ Tensor index_select_grad(const Tensor& g, std::int64_t dim, const Tensor& index,
 }
 
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& given) {
-    check_defined("index_select", x);
+    check_defined("index_select", x, any_dtype);
     const Tensor index = slice_index("index_select", given);
     const int d = wrap_dim("index_select", dim, x.dim());
     if (x.dim() > 0) return index_selected(x, d, index);
@@ -190,7 +190,7 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& given) {
 
 IndexedElements indexed_elements(const char* op, const Tensor& given, std::int64_t dim,
                                  const Tensor& given_index) {
-    check_defined(op, given);
+    check_defined(op, given, any_dtype);
     IndexedElements e{given, int64_index(op, given_index), wrap_dim(op, dim, given.dim())};
     if (e.x.dim() == 0) e.x = e.x.reshape({1});
     if (e.index.dim() == 0) e.index = e.index.reshape({1});

@@ -128,6 +128,11 @@ TEST_CASE("storage dtypes: views, copies, indexing and joins") {
         CHECK(test::doubles(stack({x, x}, 0).select(0, 1)) == values);
         CHECK(test::doubles(split(x, 1, 0)[1])[0] == at(1, 0, 0));
         CHECK(test::doubles(repeat(x.select(0, 0).select(0, 0), {2}))[5] == at(0, 0, 1));
+        const Tensor rows = Tensor::from<std::int64_t>({1, 0, 1}, {3}).to(device);
+        CHECK(test::doubles(x[{rows}]) == test::doubles(stack({x[1], x[0], x[1]}, 0)));
+        CHECK(test::doubles(index_select(x, 2, rows)).at(1) == at(0, 0, 0));
+        CHECK(test::doubles(gather(x, 1, full({2, 1, 4}, 2, {.dtype = int64, .device = device}))) ==
+              test::doubles(x.slice(1, 2, 3)));
         CHECK(equal(x, turned.permute({1, 2, 0})));
         CHECK_FALSE(equal(x, full({2, 3, 4}, 1, {.dtype = dtype, .device = device})));
         CHECK(all_close(x, x.to(float32)));
@@ -208,7 +213,8 @@ TEST_CASE("storage dtypes: arithmetic is an error that names the op, the dtype a
         refused("matmul", [&] { matmul(x, f); });
         refused("linear", [&] { linear(f, x); });
         refused("softmax", [&] { softmax(x, -1); });
-        refused("index_select", [&] { index_select(x, 0, n); });
+        refused("scatter_add", [&] { scatter_add(x, 0, n, x); });
+        refused("scatter", [&] { scatter(x, 0, n, x); });
         refused("where", [&] { where(gt(f, 0), x, f); });
         refused("argsort", [&] { argsort(x, 0); });
         refused("cat", [&] { cat({f, x}, 0); });
