@@ -1,6 +1,5 @@
 // Losses without kernels, in terms of other ops. Under autocast, and for 16 bit, they are computed in
 // float32.
-#include <algorithm>
 #include <cmath>
 
 #include "autograd/op_observer.h"
@@ -34,7 +33,7 @@ const Op<KlDiv> kl_div_op{
     [](In in, const KlDiv& at) -> Tensors {
         const Tensor value = kl_value(in[0], in[1], at.log_target);
         if (!at.batch_mean) return {reduced(value, at.reduction)};
-        return {sum(value) / double(std::max<std::int64_t>(value.dim() ? value.size(0) : 1, 1))};
+        return {sum(value) / double(value.dim() > 0 ? value.size(0) : 1)};
     }};
 
 struct HingeEmbedding {

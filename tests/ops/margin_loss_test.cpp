@@ -149,6 +149,13 @@ TEST_CASE("losses of rows have their shapes", "[ops][loss]") {
     CHECK(gaussian_nll_loss(f({3, 4}), f({4}), f({3, 1}), {.reduction = none}).shape() == Shape{3, 4});
 }
 
+TEST_CASE("the mean over an empty batch is NaN, as in PyTorch", "[ops][loss]") {
+    const Tensor none = empty({0, 3}), log_none = log_softmax(none);
+    for (const Tensor& loss :
+         {kl_div(log_none, none), kl_div(log_none, none, {.batch_mean = true}), huber_loss(none, none)})
+        CHECK(std::isnan(loss.item<double>()));
+}
+
 TEST_CASE("weights of 0 hide infinite losses", "[ops][loss]") {
     const double inf = std::numeric_limits<double>::infinity();
     for (const Device device : devices()) {
