@@ -40,9 +40,13 @@ bool only(const PerChannel& values, double value) {
     return std::all_of(values.values().begin(), values.values().end(), [&](double v) { return v == value; });
 }
 
+bool normalizes_nothing(const DataLoaderOptions& options) {
+    return only(options.mean, 0) && only(options.stddev, 1);
+}
+
 Tensor normalized(const Tensor& x, const DataLoaderOptions& options) {
     if (x.dtype() == uint8) return normalize(x, normalization(options));
-    if (!is_floating(x.dtype()) || (only(options.mean, 0) && only(options.stddev, 1))) return x;
+    if (normalizes_nothing(options)) return x;
     const Tensor result = x.clone();
     const auto values = [&](const PerChannel& given, auto&& f) {
         std::vector<double> numbers;
@@ -147,6 +151,10 @@ DataLoader::DataLoader(const Dataset& dataset, const DataLoaderOptions& options)
     if (options.transforms.empty()) {
         if (x.dtype() == uint8 || is_floating(x.dtype()))
             check_channels("DataLoader", normalization(options), x.dim() > 1 ? x.size(-1) : 1);
+        else
+            check(normalizes_nothing(options), ErrorKind::dtype,
+                  "DataLoader: mean and stddev are for uint8 and floating samples, x is ", x.dtype(),
+                  "; convert it with to(float32)");
         return;
     }
     check(x.dtype() == uint8, ErrorKind::dtype, "DataLoader: transforms take uint8 images, x is ", x.dtype());

@@ -282,4 +282,8 @@ TEST_CASE("loader: options are validated", "[data]") {
     CHECK_THROWS_AS(data::DataLoader(data::Dataset{}), Error);
     CHECK_THROWS_WITH(data::DataLoader(numbered(3), {.batch_size = 0}), Contains("batch_size is 0"));
     CHECK_THROWS_WITH(data::DataLoader(numbered(3), {.stddev = 0}), Contains("stddev 0"));
+    const data::Dataset codes{ones({3, 2}).to(int8), arange(3)};
+    CHECK_THROWS_WITH(data::DataLoader(codes, {.mean = 0.5}), Contains("x is int8"));
+    for (const data::Batch& batch : data::DataLoader(codes, {.batch_size = 3}))
+        CHECK(batch.x.dtype() == int8);
 }
