@@ -118,6 +118,21 @@ Step resnet_step(const Settings& s, std::int64_t depth, mz::nn::ResNetStem stem,
     });
 }
 
+// ResNet50 in inference, its batch norms folded, on images of 224 x 224. Autocast in 16 bit.
+Step resnet_inference(const Settings& s, std::int64_t batch) {
+    mz::manual_seed(0);
+    mz::nn::ResNet net(mz::nn::resnet_config(50));
+    net.eval();
+    net.to(s.device);
+    const mz::Tensor images = mz::randn({batch, 224, 224, 3}, {.device = s.device});
+    mz::nn::fuse_batch_norms(net, [&] { return mz::Tensors{net(images.slice(0, 0, 1))}; });
+    return [=, &s] {
+        const mz::InferenceMode inference;
+        const mz::amp::Autocast scope({.dtype = s.mixed() ? s.dtype() : mz::float16, .enabled = s.mixed()});
+        (void)net(images);
+    };
+}
+
 // An LSTM of two layers on random sequences, mean squared error, SGD. Autocast in 16 bit; a gradient scaler
 // in float16 alone.
 Step lstm_step(const Settings& s, std::int64_t hidden, std::int64_t batch, std::int64_t time) {
@@ -203,6 +218,8 @@ const std::map<std::string, Make>& cases() {
         {"resnet50_128", [](const Settings& s) { return resnet_step(s, 50, cifar, 128, 32); }},
         {"resnet50_imagenet",
          [](const Settings& s) { return resnet_step(s, 50, mz::nn::ResNetStem::imagenet, 8, 224); }},
+        {"resnet50_infer", [](const Settings& s) { return resnet_inference(s, 1); }},
+        {"resnet50_infer8", [](const Settings& s) { return resnet_inference(s, 8); }},
         {"gpt2_token", generation_step},
         {"lstm512", [](const Settings& s) { return lstm_step(s, 512, 32, 64); }},
         {"resnet20", [](const Settings& s) { return resnet_step(s, 20, cifar, 128, 32); }},

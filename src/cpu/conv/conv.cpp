@@ -89,6 +89,7 @@ void convolve(In in, const kernels::ConvGeometry& at, const Tensor& residual, Ac
     p.windows.rows = y->shape[1], p.windows.columns = y->shape[2];
     p.weight = weight_of(weight);
     const Tensor joined = join_taps(p.windows, kernel_size(weight->shape), at);
+    if (in[1]->contiguous) p.weight.tensor = &in[1];
     p.weight.inputs = p.windows.channels, p.weight.taps = std::int64_t(p.windows.taps.size());
     p.groups = at.groups;
     p.result = pixels_of(y);

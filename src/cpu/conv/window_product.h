@@ -2,6 +2,7 @@
 // group's channels are neighbours in every operand.
 #pragma once
 
+#include "core/tensor_impl.h"
 #include "cpu/conv/windows.h"
 #include "kernels/activation.h"
 
@@ -28,6 +29,7 @@ struct ConvWeight {
     const char* data = nullptr;
     Dtype type = float32;
     std::int64_t outputs = 0, taps = 0, inputs = 0;
+    const Tensor* tensor = nullptr;  // the weight if kernels may keep a packed copy of it (packed_weight.h)
 
     std::int64_t row() const { return taps * inputs; }
 };

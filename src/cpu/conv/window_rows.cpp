@@ -10,6 +10,7 @@
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
 #include "cpu/gemm/five_loops.h"
+#include "cpu/gemm/packed_weight.h"
 #include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
 
@@ -30,6 +31,9 @@ constexpr std::int64_t step_block = 1024;       // of a panel, which stays in th
 constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
 constexpr std::int64_t most_rows = 384, least_rows = 48;
 constexpr std::int64_t sum_floats = 2048;  // finished at once, from the L1 cache
+// Windows up to which a frozen weight has a packed copy. For more of them packing takes less than a hundredth
+// of the time.
+constexpr std::int64_t packed_windows = 4096;
 constexpr auto float_bytes = std::int64_t(sizeof(float));
 
 // Buffers of each thread. weight and bias belong to the thread that called, the others to each that computes.
@@ -61,6 +65,8 @@ public:
             convert(p.bias, p.bias_type, to, float32, p.result.pixel);
             bias = to;
         }
+        const Ref<Storage> copy = packed();
+        if (copy) all_panels = static_cast<const float*>(panels_of(*copy));
         const std::int64_t panel = steps * kernels.nr;
         const auto strip = [&](std::int64_t floats) {
             return std::clamp<std::int64_t>(floats / panel, 1, panels);
@@ -78,14 +84,42 @@ public:
 private:
     std::int64_t work() const { return x.count() * x.steps() * columns; }
 
+    // The packed copy of a frozen weight: the panels of all groups. Null if there is none.
+    Ref<Storage> packed() const {
+        if (!p.weight.tensor || p.transposed || x.count() > packed_windows) return {};
+        const std::int64_t panel = steps * kernels.nr;
+        const PackedLayout layout{&kernels, columns, steps,
+                                  std::size_t(p.groups * panels * panel * float_bytes)};
+        return packed_copy(*p.weight.tensor, layout, [&](char* to) {
+            pack_panels(0, p.groups * panels, reinterpret_cast<float*>(to));
+        });
+    }
+
+    // Panels [first, first + n) of all groups, by all threads.
+    void pack_panels(std::int64_t first, std::int64_t n, float* to) const {
+        parallel_for(n, work() < parallel_work ? n : 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t u = begin; u < end; ++u)
+                pack_panel((first + u) / panels, (first + u) % panels, to + u * steps * kernels.nr);
+        });
+    }
+
+    // Panel `first` of a group's weight and those behind it in the packed copy. Null if there is no copy.
+    const float* packed_panels(std::int64_t group, std::int64_t first) const {
+        return all_panels ? all_panels + (group * panels + first) * steps * kernels.nr : nullptr;
+    }
+
     // Each thread packs a part of the weight that stays in its L2 cache, for all pixels.
     void each_its_columns(std::int64_t group, std::int64_t own, std::int64_t strips) {
         parallel_for(strips, work() < parallel_work ? strips : 1, [&](std::int64_t begin, std::int64_t end) {
-            float* const b = scratch().own_weight.get<float>(own * steps * kernels.nr);
             for (std::int64_t u = begin; u < end; ++u) {
                 const std::int64_t first = u * own, last = std::min(panels, first + own);
-                for (std::int64_t j = first; j < last; ++j)
-                    pack_panel(group, j, b + (j - first) * steps * kernels.nr);
+                const float* b = packed_panels(group, first);
+                if (!b) {
+                    float* const to = scratch().own_weight.get<float>(own * steps * kernels.nr);
+                    for (std::int64_t j = first; j < last; ++j)
+                        pack_panel(group, j, to + (j - first) * steps * kernels.nr);
+                    b = to;
+                }
                 for (std::int64_t i = 0, block = block_rows(1); i < x.count(); i += block)
                     compute_block(group, first, last, b, i, std::min(block, x.count() - i));
             }
@@ -94,12 +128,12 @@ private:
 
     // Panels [first, last) of the weight are packed for all threads, which take blocks of pixels.
     void each_its_rows(std::int64_t group, std::int64_t first, std::int64_t last) {
-        float* const b = scratch().weight.get<float>((last - first) * steps * kernels.nr);
-        parallel_for(last - first, work() < parallel_work ? last - first : 1,
-                     [&](std::int64_t begin, std::int64_t end) {
-                         for (std::int64_t u = begin; u < end; ++u)
-                             pack_panel(group, first + u, b + u * steps * kernels.nr);
-                     });
+        const float* b = packed_panels(group, first);
+        if (!b) {
+            float* const to = scratch().weight.get<float>((last - first) * steps * kernels.nr);
+            pack_panels(group * panels + first, last - first, to);
+            b = to;
+        }
         const std::int64_t block = block_rows(num_threads()), blocks = (x.count() + block - 1) / block;
         parallel_for(blocks, grain(blocks, work()), [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u)
@@ -253,7 +287,7 @@ private:
     const WindowProduct& p;
     const Windows& x;
     const std::int64_t channels, steps, taps, columns, panels;
-    const float* bias = nullptr;
+    const float *bias = nullptr, *all_panels = nullptr;
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ constexpr std::int64_t most_rows = 8, least_elements = 1 << 16, least_outputs = 
 // The first bytes of a packed copy: what it is a copy of. After the first use of a weight there is only the
 // header, without panels.
 struct alignas(64) Header {
-    std::int64_t n, k;
+    PackedLayout layout;
     std::uint64_t version;  // of the weight's storage
     Dtype dtype;
 
@@ -25,13 +25,16 @@ struct alignas(64) Header {
 };
 
 // No views: the merged weights of several layers are a view of memory whose parts have versions of their own.
+bool has_own_storage(const Tensor& w) {
+    return !w->view && w->contiguous && w->offset == 0 &&
+           std::size_t(w->numel) * size_of(w->dtype) == w->storage->bytes;
+}
+
 // Little padding: it is read as well.
 bool worth_a_copy(const Tensor& w) {
     if (w->shape.size() != 2 || w->shape[0] < least_outputs) return false;
     const std::int64_t padded = round_up(w->shape[0], packed_columns) * round_up(w->shape[1], packed_steps);
-    return padded <= w->numel + w->numel / 8 && !w->view && w->numel >= least_elements && w->contiguous &&
-           w->offset == 0 && w->dtype != float64 &&
-           std::size_t(w->numel) * size_of(w->dtype) == w->storage->bytes;
+    return padded <= w->numel + w->numel / 8 && w->numel >= least_elements && w->dtype != float64;
 }
 
 // Copies rows [begin, end) of one panel, which are `bytes` long, unit by unit of neighbouring steps.
@@ -68,13 +71,10 @@ Ref<Storage> make_note(const Header& header) {
     return note;
 }
 
-Ref<Storage> make_packed(const Tensor& w, const Header& header) {
-    const std::int64_t elements = round_up(header.n, packed_columns) * round_up(header.k, packed_steps);
-    Ref<Storage> packed =
-        allocate_storage(sizeof(Header) + std::size_t(elements) * size_of(w->dtype), cpu_device);
+Ref<Storage> make_packed(const Header& header, const std::function<void(char*)>& write) {
+    Ref<Storage> packed = allocate_storage(sizeof header + header.layout.bytes, cpu_device);
     std::memcpy(packed->data, &header, sizeof header);
-    char* const panels = static_cast<char*>(packed->data) + sizeof(Header);
-    w->dtype == float16 ? pack<std::uint16_t>(w, panels) : pack<std::uint32_t>(w, panels);
+    write(static_cast<char*>(packed->data) + sizeof header);
     return packed;
 }
 
@@ -95,11 +95,11 @@ void note_use(Storage& storage, const Header& header) {
 
 }  // namespace
 
-Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows) {
-    if (!thread_state.pack_weights || rows > most_rows || !worth_a_copy(weight)) return {};
+Ref<Storage> packed_copy(const Tensor& weight, const PackedLayout& layout,
+                         const std::function<void(char*)>& write) {
+    if (!thread_state.pack_weights || !has_own_storage(weight)) return {};
     Storage& storage = *weight->storage;
-    const Header header{weight->shape[0], weight->shape[1], storage.version.load(std::memory_order_relaxed),
-                        weight->dtype};
+    const Header header{layout, storage.version.load(std::memory_order_relaxed), weight->dtype};
     Found before = Found::nothing;
     {
         const std::lock_guard lock(packed_mutex);
@@ -110,12 +110,22 @@ Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows) {
         note_use(storage, header);
         return {};
     }
-    Ref<Storage> packed = make_packed(weight, header), old;
+    Ref<Storage> packed = make_packed(header, write), old;
     const std::lock_guard lock(packed_mutex);
     const Found now = found(storage, header);
     if (now == Found::panels) return storage.packed;  // another thread was faster
     if (now == Found::note) old = std::exchange(storage.packed, packed);
     return packed;
+}
+
+Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows) {
+    if (!thread_state.pack_weights || rows > most_rows || !worth_a_copy(weight)) return {};
+    const std::int64_t n = weight->shape[0], k = weight->shape[1];
+    const std::size_t elements = std::size_t(round_up(n, packed_columns) * round_up(k, packed_steps));
+    const PackedLayout layout{nullptr, n, k, elements * size_of(weight->dtype)};
+    return packed_copy(weight, layout, [&](char* panels) {
+        weight->dtype == float16 ? pack<std::uint16_t>(weight, panels) : pack<std::uint32_t>(weight, panels);
+    });
 }
 
 const void* panels_of(const Storage& packed) {

@@ -1,7 +1,8 @@
-// Packed copies of the weights of linear(), for products of few rows: their time is that of reading the
-// weight.
+// Packed copies of weights that an InferenceMode uses again and again. Weights of linear() have them for
+// products of few rows, whose time is that of reading the weight; those of convolutions (window_rows.cpp)
+// save the packing of each call.
 //
-// A weight [n, k] lies in panels of 16 rows. The last panel is filled up with zeros, and so is k up to a
+// A weight [n, k] of linear() lies in panels of 16 rows. The last panel is filled up with zeros, and so is k up to a
 // multiple of 4. A panel is read in the order in which its elements lie:
 //
 //   float32, float16   [n / 16][k][16]
@@ -12,16 +13,31 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "core/tensor_impl.h"
 
 namespace mezzo::cpu {
 
-// Returns the packed copy of a weight for a product of `rows` rows. If the thread is in an InferenceMode
-// and the copy is missing or out of date, makes it, but not at the first use of the weight's version: weights
-// that are computed for each call are not worth a copy. Returns null then, outside of that scope, for more
-// than 8 rows, for a weight of fewer than 2^16 elements or 64 outputs, for one that padding makes larger by
-// more than an eighth, for a view, for one that is not contiguous, and for float64. Throws Error(memory).
+// Layout of a copy: two layouts that differ in bytes also differ in a member.
+struct PackedLayout {
+    const void* reader = nullptr;  // table of the kernels that read it; null: the panels of linear()
+    std::int64_t n = 0, k = 0;
+    std::size_t bytes = 0;
+
+    friend bool operator==(const PackedLayout&, const PackedLayout&) = default;
+};
+
+// Returns the copy of a weight in a layout. If the thread is in an InferenceMode and the copy is missing or
+// out of date, makes it by write(memory of layout.bytes, 64-byte aligned), but not at the first use of the
+// weight's version in this layout: weights that are computed for each call are not worth a copy. Returns null
+// then, outside of that scope, for a view and for a weight that is not contiguous. Throws Error(memory).
+Ref<Storage> packed_copy(const Tensor& weight, const PackedLayout& layout,
+                         const std::function<void(char*)>& write);
+
+// Returns the copy of a weight of linear() for a product of `rows` rows, under the conditions of
+// packed_copy(). Returns null also for more than 8 rows, for a weight of fewer than 2^16 elements or 64
+// outputs, for one that padding makes larger by more than an eighth, and for float64. Throws Error(memory).
 Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows);
 
 // The panels of a packed copy.
