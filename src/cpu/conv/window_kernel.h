@@ -9,14 +9,20 @@
 namespace mezzo::cpu {
 namespace {
 
-// R windows times C vectors of columns. The windows are read without im2col, one pointer each.
-template <int R, int C> void window_tile(const WindowTile& w, const float* const* lines, const float* b,
-                                         float* t, const char* result) {
+// R windows, from i on, times C vectors of columns. The windows are read without im2col, one pointer each.
+// Prefetches lines of the weight from `ahead` on, and returns where they end.
+template <int R, int C> const char* window_tile(const WindowTile& w, std::int64_t i, const char* ahead) {
+    const auto fetch_rows = [&](const char* from) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
+        for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c)
-            __builtin_prefetch(result + r * w.ld_result + c * lanes * int(sizeof(float)), 1);
+            for (int c = 0; c < C; ++c)
+                __builtin_prefetch(from + (i + r) * w.ld_result + c * lanes * int(sizeof(float)), 1);
+    };
+    fetch_rows(w.result);
+    if (w.added) fetch_rows(w.added);
+    const float* const* lines = w.lines + i;
+    const float* b = w.b;
     Vector sum[R][C] = {};
     for (std::int64_t tap = 0; tap < w.taps; ++tap, lines += w.ld_lines) {
         const float* a[R];
@@ -26,36 +32,32 @@ template <int R, int C> void window_tile(const WindowTile& w, const float* const
             // The same steps of the windows that follow: one cache line of each.
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) __builtin_prefetch(lines[r + R] + w.first + p);
-            for (const std::int64_t end = smaller(w.steps, p + 16); p < end; ++p, b += nr)
+            for (std::int64_t n = w.pace; n > 0; --n, ahead += 64) __builtin_prefetch(ahead, 0, 2);
+            for (const std::int64_t end = smaller(w.steps, p + window_steps); p < end; ++p, b += nr)
                 add_step(
                     sum, [&](int r) { return repeat(a[r] + p); },
                     [&](int c) { return load<lanes>(b + c * lanes); });
         }
     }
-    store_sums(sum, t, w.ldt, w.accumulate);
+    store_sums(sum, w.t + i * w.ldt, w.ldt, w.accumulate);
+    return ahead;
 }
 
 // The windows from i on, R at a time, and the last ones in smaller and smaller groups: a kernel for each
 // number of them would make the library larger and hardly anything faster.
-template <int R, int C> MEZZO_INLINE void window_rows(const WindowTile& w, std::int64_t i, const float* b,
-                                                      float* t, const char* result) {
-    for (; i + R <= w.rows; i += R)
-        window_tile<R, C>(w, w.lines + i, b, t + i * w.ldt, result + i * w.ld_result);
-    if constexpr (R > 1) window_rows<R / 2, C>(w, i, b, t, result);
+template <int R, int C>
+MEZZO_INLINE void window_rows(const WindowTile& w, std::int64_t i, const char* ahead) {
+    for (; i + R <= w.rows; i += R) ahead = window_tile<R, C>(w, i, ahead);
+    if constexpr (R > 1) window_rows<R / 2, C>(w, i, ahead);
 }
 
 // One panel of C vectors. More windows at a time where it has few columns, so that there are enough sums in
 // flight.
-template <int C>
-MEZZO_INLINE void window_panel(const WindowTile& w, const float* b, float* t, const char* result) {
-    window_rows<C * 2 <= nr / lanes ? 2 * mr : mr, C>(w, 0, b, t, result);
-}
-
 template <int C = nr / lanes> MEZZO_INLINE void some_panel(const WindowTile& w, std::int64_t vectors) {
     if constexpr (C > 1) {
         if (vectors < C) return some_panel<C - 1>(w, vectors);
     }
-    window_panel<C>(w, w.b, w.t, w.result);
+    window_rows<C * 2 <= nr / lanes ? 2 * mr : mr, C>(w, 0, w.ahead);
 }
 
 template <int = 0> void multiply_windows(const WindowTile& w) {

@@ -27,7 +27,7 @@ namespace {
 
 // Floats of the packed weight, or one panel: shared by all threads, or of one thread, where it fits L2.
 constexpr std::int64_t shared_floats = 1 << 21, own_floats = 1 << 18;
-constexpr std::int64_t step_block = 1024;       // of a panel, which stays in the L2 cache
+constexpr std::int64_t step_block = 192;        // of a panel: they stay in the L1 cache
 constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
 constexpr std::int64_t most_rows = 384, least_rows = 48;
 constexpr std::int64_t sum_floats = 2048;  // finished at once, from the L1 cache
@@ -189,6 +189,7 @@ private:
                 const auto size = std::int64_t(size_of(p.result.type));
                 tile.result = p.result.data + (begin * p.result.pixel + at) * size;
                 tile.ld_result = p.result.pixel * size;
+                if (p.residual) tile.added = p.residual + (tile.result - p.result.data);
             }
             if (direct) tile.t = reinterpret_cast<float*>(tile.result), tile.ldt = p.result.pixel;
             multiply(tile, b + q * steps, [&](const WindowTile& part, std::int64_t first_row) {
@@ -214,16 +215,31 @@ private:
                 tile.first = c, tile.steps = std::min(part, channels - c);
                 tile.b = b + (t * channels + c) * kernels.nr;
                 tile.accumulate = t > 0 || c > 0;
+                set_ahead(tile);
                 if (t + tile.taps == taps && c + tile.steps == channels) {
                     by_rows(tile, last);
                     continue;
                 }
                 WindowTile sums = tile;
                 sums.result = reinterpret_cast<char*>(tile.t), sums.ld_result = tile.ldt * float_bytes;
+                sums.added = nullptr;
                 kernels.multiply(sums);
             }
             t += tile.taps;
         } while (t < taps);
+    }
+
+    // Chunks of steps of a tile, each of which prefetches.
+    static std::int64_t chunks(const WindowTile& tile) {
+        return tile.taps * ((tile.steps + window_steps - 1) / window_steps);
+    }
+    // Lets a tile of a packed copy, which comes from memory, prefetch as many steps of the weight as it has:
+    // those that follow.
+    void set_ahead(WindowTile& tile) const {
+        const std::int64_t floats = tile.taps * tile.steps * kernels.nr;
+        const std::int64_t turns = tile.rows / kernels.mr * chunks(tile);
+        tile.ahead = reinterpret_cast<const char*>(tile.b + floats);
+        tile.pace = all_panels && turns > 0 ? (floats * float_bytes / 64 + turns - 1) / turns : 0;
     }
 
     template <class F> void by_rows(const WindowTile& tile, const F& f) const {
@@ -233,6 +249,8 @@ private:
             WindowTile part = tile;
             part.lines += i, part.rows = std::min(some, tile.rows - i);
             part.result += i * tile.ld_result;
+            if (part.added) part.added += i * tile.ld_result;
+            part.ahead += i / kernels.mr * tile.pace * chunks(tile) * 64;
             if (tile.accumulate) part.t += i * tile.ldt;  // otherwise all rows take the same memory in turn
             f(part, i);
         }

@@ -23,7 +23,12 @@ struct WindowTile {
     // The results that follow from t, or t itself, and the bytes from row to row: prefetched.
     char* result;
     std::int64_t ld_result;
+    const char* added;  // prefetched as `result`, if it is not null
+    // Weights of a later tile: `pace` cache lines are prefetched to the L2 cache for every window_steps steps.
+    const char* ahead;
+    std::int64_t pace;
 };
+constexpr std::int64_t window_steps = 16;
 
 // Neighbouring pixels of products whose steps are one channel each: step t of pixel i, channel c is element
 // offsets[t] + i * stride + c of `from`, behind which a vector more may be read.
