@@ -12,15 +12,11 @@ namespace {
 // R windows, from i on, times C vectors of columns. The windows are read without im2col, one pointer each.
 // Prefetches lines of the weight from `ahead` on, and returns where they end.
 template <int R, int C> const char* window_tile(const WindowTile& w, std::int64_t i, const char* ahead) {
-    const auto fetch_rows = [&](const char* from) __attribute__((always_inline)) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
+    for (const char* const of : {static_cast<const char*>(w.result), w.added})
+        for (int r = 0; of != nullptr && r < R; ++r)
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c)
-                __builtin_prefetch(from + (i + r) * w.ld_result + c * lanes * int(sizeof(float)), 1);
-    };
-    fetch_rows(w.result);
-    if (w.added) fetch_rows(w.added);
+                __builtin_prefetch(of + (i + r) * w.ld_result + c * lanes * int(sizeof(float)), 1);
     const float* const* lines = w.lines + i;
     const float* b = w.b;
     Vector sum[R][C] = {};
