@@ -113,6 +113,21 @@ def resnet_step(depth, stem, batch, size):
     return lambda: model.training_step(net, optimizer, images, labels, ARGS.device, dtype, scaler)
 
 
+def resnet_inference(batch):
+    import torch_resnet_model as model
+    torch.manual_seed(0)
+    layout = torch.channels_last if ARGS.layout == "channels_last" else torch.contiguous_format
+    net = compiled(model.ResNet(50, "imagenet", 1000).eval().to(ARGS.device, memory_format=layout))
+    images = torch.randn(batch, 3, 224, 224, device=ARGS.device).contiguous(memory_format=layout)
+    dtype = None if ARGS.precision == "float32" else getattr(torch, ARGS.precision)
+
+    def step():
+        with torch.inference_mode(), torch.autocast(ARGS.device, dtype=dtype, enabled=dtype is not None):
+            net(images)
+
+    return step
+
+
 def lstm_step(hidden, batch, length):
     torch.manual_seed(0)
     net = torch.nn.LSTM(hidden, hidden, 2).to(ARGS.device)
@@ -161,6 +176,8 @@ CASES = {
     "resnet50_32": lambda: resnet_step(50, "cifar", 32, 32),
     "resnet50_128": lambda: resnet_step(50, "cifar", 128, 32),
     "resnet50_imagenet": lambda: resnet_step(50, "imagenet", 8, 224),
+    "resnet50_infer": lambda: resnet_inference(1),
+    "resnet50_infer8": lambda: resnet_inference(8),
     "lstm512": lambda: lstm_step(512, 32, 64),
     "resnet20": lambda: resnet_step(20, "cifar", 128, 32),
     "matmul8192": lambda: op_step([(8192, 8192)] * 2, torch.matmul),

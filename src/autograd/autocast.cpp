@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <mutex>
 #include <ostream>
 #include <unordered_map>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "autograd/report.h"
 #include "core/enumerators.h"
 #include "core/step_recorder.h"
+#include "core/storage.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 
@@ -128,6 +130,25 @@ void refuse_banned(const OpTraits& traits, In values) {
               "_with_logits on the values before the sigmoid, or close the scope and pass float32");
 }
 
+// The copy of a frozen parameter that outlives the scope. The threads of a server share it.
+Tensor frozen_copy(const Tensor& x, Dtype dtype) {
+    Copy16& copy = x->grad_meta->frozen16;
+    const std::uint64_t version = x.version();
+    {
+        const std::lock_guard lock(packed_mutex);
+        if (copy.value.defined() && copy.value.dtype() == dtype && copy.version == version) {
+            ++thread_autocast().counters.cache_hits;
+            return copy.value;
+        }
+    }
+    const Tensor value = convert(x, dtype);
+    Tensor old;  // is freed after the mutex has been released
+    const std::lock_guard lock(packed_mutex);
+    old = std::exchange(copy.value, value);
+    copy.version = version;
+    return value;
+}
+
 }  // namespace
 
 bool autocast_takes(const Tensor& x) {
@@ -151,6 +172,7 @@ Tensor cached_cast(const Tensor& x, Dtype dtype) {
     const bool leaf = (tracked(x) || frozen) && x.is_leaf();
     if (leaf) x->grad_meta->copy16.want(dtype);
     if (Tensor copy = current_copy(x, dtype); copy.defined()) return copy;
+    if (leaf && frozen && !x->view && x.device().type() == DeviceType::cpu) return frozen_copy(x, dtype);
     ThreadAutocast& t = thread_autocast();
     // A backward or a checkpoint under a restored state: there is no scope whose end would clear the cache.
     if (!leaf || thread_state.autocast_scopes == 0) return convert(x, dtype);

@@ -15,6 +15,12 @@ void drop_packed(Storage& storage) {
     packed = std::exchange(storage.packed, {});
 }
 
+void drop_frozen16(GradMeta& meta) {
+    Tensor copy;
+    const std::lock_guard lock(packed_mutex);
+    copy = std::exchange(meta.frozen16.value, {});
+}
+
 Ref<Storage> allocate_storage(std::size_t bytes, Device device) {
     CachingAllocator& source = allocator(device);
     MemoryHook* const hook = bytes != 0 ? MemoryHook::of(device) : nullptr;

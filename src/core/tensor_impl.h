@@ -43,6 +43,7 @@ struct MEZZO_INTERNAL GradMeta {
     Ref<Node> node;            // of the op that made this tensor; null for leaves
     std::uint32_t output = 0;  // which of the node's results it is
     Copy16 copy16;
+    Copy16 frozen16;  // of a parameter on the CPU: autocast makes it in an InferenceMode; under packed_mutex
     void* hooks = nullptr;  // autograd/hooks.cpp
     void (*free_hooks)(void*) = nullptr;
     // The tensor's versions before and after its elements moved to another storage unchanged: no write.
@@ -53,6 +54,9 @@ struct MEZZO_INTERNAL GradMeta {
     explicit GradMeta(TensorImpl& tensor);
     ~GradMeta();
 };
+
+// Frees GradMeta::frozen16.
+void drop_frozen16(GradMeta& meta);
 
 struct TensorImpl {
     std::atomic<std::uint32_t> refs{0};

@@ -134,7 +134,9 @@ public:
     void parameter(const std::string&, Parameter& p) override {
         if (!on_ || !p.defined()) return;
         drop(p);
-        if (p->grad_meta != nullptr) drop(p->grad_meta->copy16.value);
+        if (p->grad_meta == nullptr) return;
+        drop(p->grad_meta->copy16.value);
+        drop_frozen16(*p->grad_meta);
     }
     void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {

@@ -24,6 +24,7 @@ void replace_elements(const Tensor& tensor, const Tensor& value) {
     if (impl.storage) impl.storage->version.store(version + 1, std::memory_order_relaxed);
     if (!impl.grad_meta) return;
     impl.grad_meta->copy16.clear();
+    drop_frozen16(*impl.grad_meta);
     GradMeta::Move& moved = impl.grad_meta->moved;
     if (!converted) moved = {moved.to == version ? moved.from : version, version + 1};
 }

@@ -5,7 +5,9 @@
 #include <optional>
 #include <thread>
 
+#include "autograd/autocast_state.h"
 #include "core/flat_view.h"
+#include "cpu/isa/isa.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"
@@ -211,6 +213,123 @@ TEST_CASE("packed weights: of 16-bit copies, follow an optimizer's steps, and tr
         layer.train();
         CHECK(packed_bytes(copy) == 0);
     }
+}
+
+TEST_CASE("packed weights: of convolutions, with the bits of unpacked ones", "[conv]") {
+    struct Case {
+        Shape x, w;
+        Conv2dOptions options;
+    };
+    const Case cases[] = {{{1, 7, 7, 96}, {130, 1, 1, 96}, {}},
+                          {{2, 9, 8, 32}, {70, 3, 3, 32}, {.stride = 2, .padding = 1}},
+                          {{1, 12, 11, 24}, {40, 3, 3, 24}, {.padding = 1}},
+                          {{1, 20, 20, 3}, {64, 7, 7, 3}, {.stride = 2, .padding = 3}},
+                          {{1, 8, 8, 80}, {90, 3, 3, 40}, {.padding = 1, .groups = 2}}};
+    struct Release {
+        ~Release() { cpu::release_isa(); }
+    } release;
+    for (const cpu::Isa isa : cpu::all_isas) {
+        if (isa > cpu::best_isa()) continue;
+        cpu::force_isa(isa);
+        for (const Case& c : cases)
+            for (const Dtype dtype : {float32, bfloat16, float16}) {
+                CAPTURE(cpu::name(isa), c.w, name(dtype));
+                const auto random = [&](const Shape& shape, unsigned seed) {
+                    return test::tensor_of(test::random_values(shape.numel(), seed, test::Domain::any), shape,
+                                           dtype);
+                };
+                const Tensor x = random(c.x, 1), w = random(c.w, 2), bias = random({c.w[0]}, 3);
+                const auto y = [&] { return conv2d_add_relu(x, w, bias, {}, c.options); };
+                const Tensor want = y();
+                CHECK(packed_bytes(w) == 0);
+                const InferenceMode scope;
+                CHECK(equal_bits(y(), want));
+                CHECK(packed_bytes(w) < least);
+                for (int i = 0; i < 2; ++i) CHECK(equal_bits(y(), want));
+                const bool in_tiles = isa == cpu::Isa::amx && dtype == bfloat16;
+                if (c.options.groups == 1 && (in_tiles || dtype == float32)) CHECK(packed_bytes(w) > least);
+                const int threads = num_threads();
+                set_num_threads(threads == 3 ? 2 : 3);
+                const Tensor again = y();
+                set_num_threads(threads);
+                CHECK(equal_bits(again, want));
+                w.mul_(-1);
+                const Tensor other = y();
+                CHECK(packed_bytes(w) < least);
+                (void)y();
+                CHECK(equal_bits(other, y()));
+                CHECK_FALSE(equal_bits(other, want));
+            }
+    }
+}
+
+TEST_CASE("packed weights: of convolutions, not for many windows, views and float64", "[conv]") {
+    const std::size_t before = allocated();
+    {
+        const InferenceMode scope;
+        const Tensor w = randn({64, 1, 1, 64}), half = w.slice(0, 0, 32), wide = w.to(float64),
+                     many = randn({1, 65, 65, 64}), few = many.slice(1, 0, 20).contiguous();
+        for (int i = 0; i < 3; ++i) (void)conv2d(many, w);
+        CHECK(packed_bytes(w) == 0);
+        for (int i = 0; i < 3; ++i) (void)conv2d(few, half), (void)conv2d(few.to(float64), wide);
+        CHECK(packed_bytes(w) == 0);
+        CHECK(packed_bytes(wide) == 0);
+        for (int i = 0; i < 3; ++i) (void)conv2d(few, w);
+        CHECK(packed_bytes(w) > least);
+    }
+    CHECK(allocated() == before);
+}
+
+TEST_CASE("packed weights: two layouts in turn keep the first", "[gemm]") {
+    const Tensor w = numbers(300, 400, bfloat16, 1), one = numbers(1, 400, bfloat16, 2);
+    const InferenceMode scope;
+    for (int i = 0; i < 2; ++i) (void)linear(one, w);
+    const Ref<Storage> packed = cpu::packed_weight(w, 1);
+    REQUIRE(packed);
+    const cpu::PackedLayout other{&w, 300, 400, 300 * 400 * 2};
+    for (int i = 0; i < 3; ++i)
+        CHECK_FALSE(cpu::packed_copy(w, other, [](char*) { FAIL("another layout was written"); }));
+    CHECK(cpu::packed_weight(w, 1) == packed);
+    w.mul_(2);
+    CHECK_FALSE(cpu::packed_copy(w, other, [](char*) {}));
+    CHECK(cpu::packed_copy(w, other, [](char*) {}));
+}
+
+TEST_CASE("packed weights: 16-bit copies of frozen parameters outlive an Autocast scope", "[gemm][nn]") {
+    const std::size_t before = allocated();
+    {
+        nn::Linear layer(300, 400);
+        layer.eval();
+        const Tensor x = numbers(2, 300, bfloat16, 2);
+        const auto y = [&] {
+            const InferenceMode scope;
+            const amp::Autocast low({.dtype = bfloat16});
+            return layer(x);
+        };
+        const auto casts = [] { return autocast_counters().casts; };
+        const std::uint64_t none = casts();
+        const Tensor first = y();
+        CHECK(casts() - none == 2);  // weight and bias
+        CHECK(all_close(y(), first, 1e-2, 1e-2));
+        CHECK(casts() - none == 2);
+        {
+            const NoGrad plain;
+            layer.weight.mul_(2);
+            layer.bias.mul_(2);
+        }
+        CHECK(all_close(y(), first * 2, 1e-2, 1e-2));
+        CHECK(casts() - none == 4);
+        const std::size_t with_copies = allocated();
+        layer.train();
+        CHECK(allocated() + 300 * 400 * 2 <= with_copies);
+        std::vector<std::thread> threads;
+        for (int i = 0; i < 4; ++i)
+            threads.emplace_back([&] {
+                for (int n = 0; n < 10; ++n) (void)y();
+            });
+        for (std::thread& thread : threads) thread.join();
+    }
+    CHECK(allocated() == before);
 }
 
 TEST_CASE("packed weights: threads share the copy that one of them makes", "[gemm][threads]") {

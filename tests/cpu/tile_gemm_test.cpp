@@ -14,7 +14,9 @@
 #include "cpu/attention/attention_products.h"
 #include "cpu/buffer.h"
 #include "cpu/gemm/choice.h"
+#include "cpu/gemm/packed_weight.h"
 #include "cpu/parallel.h"
+#include "mezzo/autograd.h"
 #include "mezzo/matmul_precision.h"
 #include "tests/cpu/gemm_case.h"
 
@@ -324,6 +326,45 @@ TEST_CASE("tiles: the same bits for any number of threads", "[gemm][tiles]") {
         }
         cpu::set_num_threads(before);
     }
+}
+
+TEST_CASE("tiles: a packed op(B) gives the same bits", "[gemm][tiles]") {
+    struct Size {
+        std::int64_t m, n, k;
+        bool model = true;
+    };
+    // One part of k and C, several ranges of k, two parts of k, chains of k.
+    const Size sizes[] = {{40, 70, 50},           {9, 33, 300},           {40, 600, 1300, false},
+                          {49, 512, 4608, false}, {49, 500, 4200, false}, {20, 40, 8300, false}};
+    const InferenceMode scope;
+    for (const Variant& v : tile_variants())
+        for (const Size& size : sizes) {
+            if (!size.model && v.name == "tile model") continue;
+            CAPTURE(v.name, size.m, size.n, size.k);
+            const auto values = [](std::int64_t n, unsigned seed) {
+                return test::random_values(n, seed, test::Domain::any);
+            };
+            const Tensor x = test::tensor_of(values(size.m * size.k, 1), {size.m, size.k}, bfloat16),
+                         w = test::tensor_of(values(size.n * size.k, 2), {size.n, size.k}, bfloat16);
+            const cpu::TileProduct& product = v.kernels->tiles->bf16;
+            CHECK_FALSE(cpu::packed_for_tiles(w, product, 1, size.k, size.m));
+            CHECK_FALSE(cpu::packed_for_tiles(w, product, 1, size.k, 5000));
+            const Ref<Storage> packed = cpu::packed_for_tiles(w, product, 1, size.k, size.m);
+            REQUIRE(packed);
+            for (const Dtype type : {bfloat16, float32}) {
+                const Tensor want = empty({size.m, size.n}, {.dtype = type}), got = empty_like(want);
+                Gemm g{
+                    .m = size.m, .n = size.n, .k = size.k, .trans_b = true, .a = raw(x), .a_type = bfloat16};
+                g.lda = g.ldb = size.k, g.ldc = size.n, g.b_type = bfloat16, g.c_type = type;
+                g.b = raw(w), g.c = want->bytes();
+                cpu::gemm(g, *v.kernels);
+                g.b_tiles = static_cast<const char*>(cpu::panels_of(*packed));
+                g.b_tile_panel = (size.k + 31) / 32 * 2048;
+                g.c = got->bytes();
+                cpu::gemm(g, *v.kernels);
+                CHECK(got.to(float32).to_vector<float>() == want.to(float32).to_vector<float>());
+            }
+        }
 }
 
 TEST_CASE("tiles: the processor's and the model's bits", "[gemm][tiles]") {

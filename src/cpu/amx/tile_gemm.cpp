@@ -53,6 +53,7 @@ Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std:
     part.pre_activation = element(g.pre_activation, g.c_type, i * g.ldc + j);
     part.added = element(g.added, g.c_type, i * g.ldc + j);
     part.bias = element(g.bias, g.bias_type, j);
+    if (g.b_tiles) part.b_tiles += j / panel_lines * g.b_tile_panel + p / tile_steps * 2 * tile_bytes;
     return part;
 }
 
@@ -88,7 +89,7 @@ public:
         a_range = parts(range, parts(range * step_bytes, l1_bytes));
         in_place = in_passing && reads_well(g, a_range);
         packed_a_bytes = in_passing ? 0 : parts(g.m, panel_lines) * panel;
-        packed_b_bytes = parts(panels, groups) * range * step_bytes;
+        packed_b_bytes = g.b_tiles ? 0 : parts(panels, groups) * range * step_bytes;
         char* const room = caller.panels.get<char>(packed_a_bytes + packed_b_bytes);
         packed_a = in_passing ? nullptr : room;
         packed_b = room + packed_a_bytes;
@@ -146,10 +147,13 @@ private:
         float* const sums = own.sums.get<float>(across * block * (all_rows ? parts(p.rows, panel_lines) : 1));
         for (std::int64_t first = 0; first < tiles; first += range) {
             const std::int64_t count = std::min(range, tiles - first);
-            if (!pack_b(p, first, count, b))
+            if (!g.b_tiles && !pack_b(p, first, count, b))
                 return gemm_without_tiles(part_of(g, p.i, p.rows, p.j, p.columns, 0, g.k), kernels);
+            const char* const packed =
+                g.b_tiles ? g.b_tiles + p.j / panel_lines * g.b_tile_panel + first * step_bytes : b;
             product.multiply({g, static_cast<const float*>(g.bias), p.i, p.i + p.rows, p.j, p.columns, first,
-                              count, packed_a, panel, in_place, a, a_range, b, sums, all_rows});
+                              count, packed_a, panel, in_place, a, a_range, packed,
+                              g.b_tiles ? g.b_tile_panel : count * step_bytes, sums, all_rows});
         }
     }
 

@@ -268,7 +268,7 @@ template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const Row
             const std::int64_t columns = smaller(side, t.columns - j);
             float* const sums = r.sums + j * side;
             float* const to = last ? r.out[before.t == r.out[0]] : sums;
-            pick<P>(r.rows, columns)(count, a, t.b + (j / side * t.count + s) * b_step,
+            pick<P>(r.rows, columns)(count, a, t.b + j / side * t.b_panel + s * b_step,
                                      first == 0 ? nullptr : sums, to, before);
             if (last) finish_next(before, to, r.rows, columns, r.i * t.g.ldc + t.j + j, t.j + j);
         }

@@ -37,6 +37,7 @@ struct TileBlock {
     char* a_scratch;       // where op(A) is packed 32 rows at a time, a_range tiles of k at once; or null
     std::int64_t a_range;  // tiles of k of op(A) that stay in the L1 cache
     const char* b;         // panels of op(B) of these columns and this range of k
+    std::int64_t b_panel;  // bytes from one of them to the next
     float* sums;           // 32 x 32 blocks: one row of them, or with all_rows those of the whole part
     bool all_rows;         // the range is not the whole of k, so the sums of all rows are saved
 };

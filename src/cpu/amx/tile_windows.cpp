@@ -12,6 +12,7 @@
 #include "cpu/conv/window_band.h"
 #include "cpu/elementwise/convert.h"
 #include "cpu/gemm/five_loops.h"
+#include "cpu/gemm/packed_weight.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {
@@ -39,7 +40,10 @@ public:
         : p(product), tiles(tile_product), x(product.windows), group(group_index) {}
 
     void run() {
-        pack_weight();
+        Ref<Storage> packed;
+        if (p.weight.tensor && p.groups == 1 && !p.transposed)
+            packed = packed_for_tiles(*p.weight.tensor, tiles, p.weight.taps, x.channels, x.count());
+        packed ? void(weight = static_cast<const char*>(panels_of(*packed))) : pack_weight();
         for (const Tap& tap : x.taps)
             for (std::int64_t c = 0; c < channels; c += tile_steps)
                 offsets.push_back(band.offset(tap) + c * size);

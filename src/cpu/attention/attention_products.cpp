@@ -119,8 +119,9 @@ void AttentionProducts::multiply(Types types, const char* a, std::int64_t all_k,
     const Gemm g{.m = m, .n = n, .k = k, .c = t, .ldc = ldt, .beta = accumulate ? 1.0f : 0.0f};
     const std::int64_t panel = tiles_along(all_k) * tile_product.planes_a * plane_bytes;
     // All of k is one range, so no sums are saved between ranges.
-    tile_product.multiply(
-        {g, nullptr, 0, m, 0, n, 0, tiles_along(k), a, panel, false, nullptr, tiles_along(k), b, t, false});
+    tile_product.multiply({g, nullptr, 0, m, 0, n, 0, tiles_along(k), a, panel, false, nullptr,
+                           tiles_along(k), b, tiles_along(k) * tile_product.planes_b * 2 * tile_bytes, t,
+                           false});
 }
 
 }  // namespace mezzo::cpu

@@ -16,6 +16,7 @@
 #include "cpu/gemm/choice.h"
 #include "cpu/gemm/five_loops.h"
 #include "cpu/gemm/gemm.h"
+#include "cpu/gemm/packed_weight.h"
 #include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
 
@@ -139,6 +140,10 @@ void multiply_group(const WindowProduct& p, std::int64_t group) {
     g.activation = p.activation;
     const std::int64_t rows = in_place(x) && p.result.dense() ? x.count() : chunk_rows(x),
                        chunks = chunks_of(x.count(), rows);
+    g.m = rows;
+    Ref<Storage> packed;
+    if (p.weight.tensor && p.groups == 1 && x.count() <= packed_windows)
+        packed = read_packed_tiles(*p.weight.tensor, g);
     // If there are many chunks, each is one thread's work; otherwise the threads share each.
     parallel_for(chunks, chunks >= 4 * num_threads() ? 1 : chunks, [&](std::int64_t first, std::int64_t end) {
         Gemm one = g;

@@ -31,9 +31,6 @@ constexpr std::int64_t step_block = 192;        // of a panel: they stay in the 
 constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
 constexpr std::int64_t most_rows = 384, least_rows = 48;
 constexpr std::int64_t sum_floats = 2048;  // finished at once, from the L1 cache
-// Windows up to which a frozen weight has a packed copy. For more of them packing takes less than a hundredth
-// of the time.
-constexpr std::int64_t packed_windows = 4096;
 constexpr auto float_bytes = std::int64_t(sizeof(float));
 
 // Buffers of each thread. weight and bias belong to the thread that called, the others to each that computes.

@@ -413,6 +413,9 @@ void multiply_parts(const GemmKernels& kernels, const Gemm& g, const float* bias
                       .trans_b = g.trans_b};
             part.a = rows_of_a(g, 0, p).data, part.a_type = g.a_type, part.lda = g.lda;
             part.b = columns_of_b(g, p, 0).data, part.b_type = g.b_type, part.ldb = g.ldb;
+            if (p % tile_steps == 0 && g.b_tiles)
+                part.b_tiles = g.b_tiles + p / tile_steps * 2 * tile_bytes,
+                part.b_tile_panel = g.b_tile_panel;
             part.c = sums + i * size, part.ldc = ld;
             multiply_part(kernels, part, nullptr);
         }

@@ -36,6 +36,10 @@ struct Gemm {
     // Optional, for an op(B) of the transposed form and C of few rows: the panels of op(B) (packed_weight.h),
     // which are then read instead of b.
     const void* b_panels = nullptr;
+    // Optional, for operands of bfloat16 and an op(B) of the transposed form: op(B) as panels for tiles, read
+    // instead of b where tiles multiply; b_tile_panel bytes from one panel to the next (packed_for_tiles()).
+    const char* b_tiles = nullptr;
+    std::int64_t b_tile_panel = 0;
     float alpha = 1, beta = 0;    // C is read only if beta != 0
     const void* added = nullptr;  // read instead of C if beta != 0; layout and type of C
     std::int64_t batch = 1, stride_a = 0, stride_b = 0,

@@ -6,12 +6,15 @@
 #include <utility>
 
 #include "core/thread_state.h"
+#include "cpu/gemm/choice.h"
+#include "cpu/gemm/five_loops.h"
 #include "cpu/gemm/operand.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {
 namespace {
 
+constexpr std::int64_t most_tile_rows = 4096;  // for more, packing takes a hundredth of the time
 constexpr std::int64_t most_rows = 8, least_elements = 1 << 16, least_outputs = 64;
 
 // The first bytes of a packed copy: what it is a copy of. After the first use of a weight there is only the
@@ -78,12 +81,17 @@ Ref<Storage> make_packed(const Header& header, const std::function<void(char*)>&
     return packed;
 }
 
-enum class Found { nothing, note, panels };
+enum class Found { nothing, note, panels, other_panels };
 
 // Looks up the storage's packed copy for a header. packed_mutex is held.
 Found found(const Storage& storage, const Header& header) {
-    if (!storage.packed || *static_cast<const Header*>(storage.packed->data) != header) return Found::nothing;
-    return storage.packed->bytes > sizeof(Header) ? Found::panels : Found::note;
+    if (!storage.packed) return Found::nothing;
+    const Header& have = *static_cast<const Header*>(storage.packed->data);
+    const bool panels = storage.packed->bytes > sizeof(Header);
+    if (have == header) return panels ? Found::panels : Found::note;
+    // Products of few rows and of many take turns: the first layout that has panels stays.
+    return panels && have.version == header.version && have.dtype == header.dtype ? Found::other_panels
+                                                                                  : Found::nothing;
 }
 
 // Notes the first use of a weight, and frees a copy that is out of date.
@@ -105,6 +113,7 @@ Ref<Storage> packed_copy(const Tensor& weight, const PackedLayout& layout,
         const std::lock_guard lock(packed_mutex);
         before = found(storage, header);
         if (before == Found::panels) return storage.packed;
+        if (before == Found::other_panels) return {};
     }
     if (before == Found::nothing) {
         note_use(storage, header);
@@ -126,6 +135,44 @@ Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows) {
     return packed_copy(weight, layout, [&](char* panels) {
         weight->dtype == float16 ? pack<std::uint16_t>(weight, panels) : pack<std::uint32_t>(weight, panels);
     });
+}
+
+Ref<Storage> packed_for_tiles(const Tensor& weight, const TileProduct& product, std::int64_t taps,
+                              std::int64_t channels, std::int64_t rows) {
+    if (!thread_state.pack_weights || weight->dtype != bfloat16 || rows > most_tile_rows) return {};
+    const std::int64_t n = weight->shape[0], ld = taps * channels,
+                       tap_tiles = round_up(channels, tile_steps) / tile_steps,
+                       panel = taps * tap_tiles * 2 * tile_bytes,
+                       panels = round_up(n, panel_lines) / panel_lines;
+    if (weight->numel != n * ld) return {};
+    const PackedLayout layout{&product, n, taps * tap_tiles, std::size_t(panels * panel)};
+    return packed_copy(weight, layout, [&](char* to) {
+        parallel_for(panels, 1, [&](std::int64_t begin, std::int64_t end) {
+            const std::int64_t first = begin * panel_lines, width = std::min(n, end * panel_lines) - first;
+            for (std::int64_t tap = 0; tap < taps; ++tap)
+                product.pack_b(
+                    {{element(weight->bytes(), bfloat16, first * ld + tap * channels), bfloat16, ld, true},
+                     width,
+                     channels,
+                     0,
+                     tap_tiles,
+                     to + begin * panel + tap * tap_tiles * 2 * tile_bytes,
+                     panel});
+        });
+    });
+}
+
+Ref<Storage> read_packed_tiles(const Tensor& weight, Gemm& g) {
+    if (!thread_state.pack_weights || g.a_type != bfloat16 || g.b_type != bfloat16 || !g.trans_b ||
+        g.batch != 1 || g.ldb != g.k || g.n != weight->shape[0] || !worth_packing(g))
+        return {};
+    const TileKernels* const tiles = chosen_gemm_kernels(g).tiles;
+    Ref<Storage> packed = tiles ? packed_for_tiles(weight, tiles->bf16, 1, g.k, g.m) : Ref<Storage>();
+    if (packed) {
+        g.b_tiles = static_cast<const char*>(panels_of(*packed));
+        g.b_tile_panel = round_up(g.k, tile_steps) / tile_steps * 2 * tile_bytes;
+    }
+    return packed;
 }
 
 const void* panels_of(const Storage& packed) {

@@ -16,6 +16,7 @@
 #include <functional>
 
 #include "core/tensor_impl.h"
+#include "cpu/amx/tile_tables.h"
 
 namespace mezzo::cpu {
 
@@ -39,6 +40,15 @@ Ref<Storage> packed_copy(const Tensor& weight, const PackedLayout& layout,
 // packed_copy(). Returns null also for more than 8 rows, for a weight of fewer than 2^16 elements or 64
 // outputs, for one that padding makes larger by more than an eighth, and for float64. Throws Error(memory).
 Ref<Storage> packed_weight(const Tensor& weight, std::int64_t rows);
+
+// Returns the copy of a bfloat16 weight [n, taps, channels] as panels for tiles of `product`, bfloat16's, in
+// which the steps of each tap are filled up with zeros to whole tiles. For products of up to 4096 rows, under
+// the conditions of packed_copy(); returns null also for more rows and for another dtype.
+Ref<Storage> packed_for_tiles(const Tensor& weight, const TileProduct& product, std::int64_t taps,
+                              std::int64_t channels, std::int64_t rows);
+// Sets Gemm::b_tiles to such a copy of a weight [n, k], which is op(B), if tiles multiply. The returned copy
+// must outlive the product.
+Ref<Storage> read_packed_tiles(const Tensor& weight, Gemm& g);
 
 // The panels of a packed copy.
 const void* panels_of(const Storage& packed);
