@@ -19,6 +19,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/matmul_precision.h"
 #include "tests/cpu/gemm_case.h"
+#include "tests/support/support.h"
 
 using namespace gemm_case;
 

@@ -5,9 +5,44 @@
 
 #include "cpu/conv/window_tables.h"
 #include "cpu/gemm/micro_kernel.h"
+#include "cpu/isa/vector_math.h"
 
 namespace mezzo::cpu {
 namespace {
+
+// Calls f(v, from) for the vectors of R rows, which lie `pitch` bytes apart from `row` on.
+template <int R, int C, class F>
+MEZZO_INLINE void each_vector(Vector (&sum)[R][C], const char* row, std::int64_t pitch, const F& f) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r, row += pitch)
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) f(sum[r][c], reinterpret_cast<const float*>(row) + c * lanes);
+}
+
+// Stores the sums of R windows, from i on, to t or in their final form to the result.
+template <int R, int C>
+MEZZO_INLINE void store_windows(Vector (&sum)[R][C], const WindowTile& w, std::int64_t i) {
+    if constexpr (depth == 2) return store_sums(sum, w.t + i * w.ldt, w.ldt, w.accumulate);
+    const auto add = [](Vector & v, const float* from) __attribute__((always_inline)) {
+        v += load<lanes>(from);
+    };
+    std::int64_t pitch = w.ldt * std::int64_t(sizeof(float));
+    char* to = reinterpret_cast<char*>(w.t) + i * pitch;
+    if (w.accumulate) each_vector(sum, to, pitch, add);
+    if (w.finish) {
+        pitch = w.ld_result, to = w.result + i * pitch;
+        if (w.bias) each_vector(sum, reinterpret_cast<const char*>(w.bias), 0, add);
+        if (w.added) each_vector(sum, w.added + i * pitch, pitch, add);
+        if (w.relu)
+            each_vector(
+                sum, to, pitch,
+                [](Vector & v, const float*) __attribute__((always_inline)) { v = relu<lanes>(v); });
+    }
+    each_vector(
+        sum, to, pitch, [](Vector & v, const float* result) __attribute__((always_inline)) {
+            store<lanes>(const_cast<float*>(result), v);
+        });
+}
 
 // R windows, from i on, times C vectors of columns. The windows are read without im2col, one pointer each.
 // Prefetches lines of the weight from `ahead` on, and returns where they end.
@@ -35,7 +70,7 @@ template <int R, int C> const char* window_tile(const WindowTile& w, std::int64_
                     [&](int c) { return load<lanes>(b + c * lanes); });
         }
     }
-    store_sums(sum, w.t + i * w.ldt, w.ldt, w.accumulate);
+    store_windows(sum, w, i);
     return ahead;
 }
 

@@ -171,10 +171,11 @@ private:
         const std::int64_t j = first * kernels.nr, width = std::min(last * kernels.nr, columns) - j;
         const char** const lines = scratch().lines.get<const char*>(taps * ld_lines(rows));
         find_lines(group, begin, rows, lines);
-        const bool direct = p.result.dense() && p.result.type == float32 && !bias && !p.residual &&
-                            p.activation == Activation::none && width % kernels.lanes == 0;
+        const bool whole = p.result.dense() && p.result.type == float32 && width % kernels.lanes == 0;
+        const bool plain = whole && !bias && !p.residual && p.activation == Activation::none;
+        const bool in_registers = whole && !plain && kernels.depth == 1;
         float* const sums =
-            direct ? nullptr : scratch().sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
+            plain ? nullptr : scratch().sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
         for (std::int64_t q = 0; q < width; q += kernels.nr) {
             WindowTile tile{};
             tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = ld_lines(rows);
@@ -188,10 +189,12 @@ private:
                 tile.ld_result = p.result.pixel * size;
                 if (p.residual) tile.added = p.residual + (tile.result - p.result.data);
             }
-            if (direct) tile.t = reinterpret_cast<float*>(tile.result), tile.ldt = p.result.pixel;
+            if (plain) tile.t = reinterpret_cast<float*>(tile.result), tile.ldt = p.result.pixel;
+            tile.finish = in_registers, tile.relu = p.activation == Activation::relu;
+            tile.bias = bias ? bias + at : nullptr;
             multiply(tile, b + q * steps, [&](const WindowTile& part, std::int64_t first_row) {
                 kernels.multiply(part);
-                if (!direct) finish(at, begin + first_row, part.rows, part.columns, part.t);
+                if (!plain && !in_registers) finish(at, begin + first_row, part.rows, part.columns, part.t);
             });
         }
     }
@@ -219,7 +222,7 @@ private:
                 }
                 WindowTile sums = tile;
                 sums.result = reinterpret_cast<char*>(tile.t), sums.ld_result = tile.ldt * float_bytes;
-                sums.added = nullptr;
+                sums.added = nullptr, sums.finish = false;
                 kernels.multiply(sums);
             }
             t += tile.taps;
@@ -240,7 +243,8 @@ private:
     }
 
     template <class F> void by_rows(const WindowTile& tile, const F& f) const {
-        if (reinterpret_cast<char*>(tile.t) == tile.result && p.result.dense()) return f(tile, 0);
+        if (tile.finish || (reinterpret_cast<char*>(tile.t) == tile.result && p.result.dense()))
+            return f(tile, 0);
         const std::int64_t unit = 2 * kernels.mr, some = sum_floats / kernels.nr / unit * unit;
         for (std::int64_t i = 0; i < tile.rows; i += some) {
             WindowTile part = tile;

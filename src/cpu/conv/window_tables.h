@@ -23,8 +23,13 @@ struct WindowTile {
     // The results that follow from t, or t itself, and the bytes from row to row: prefetched.
     char* result;
     std::int64_t ld_result;
-    const char* added;  // prefetched as `result`, if it is not null
-    // Weights of a later tile: `pace` cache lines are prefetched to the L2 cache for every window_steps steps.
+    const char* added;  // in the layout of `result`; prefetched, too, if it is not null
+    // Whether the sums go to `result` as float32, after `bias` [columns], `added` and ReLU, and t only has
+    // those of earlier steps, if `accumulate`. Columns are a multiple of the vector width. With depth 1.
+    bool finish, relu;
+    const float* bias;  // or null
+    // Weights of a later tile: `pace` cache lines for every window_steps steps, prefetched to the
+    // L2 cache.
     const char* ahead;
     std::int64_t pace;
 };

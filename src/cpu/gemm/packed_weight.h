@@ -1,9 +1,9 @@
 // Packed copies of weights that an InferenceMode uses again and again. Weights of linear() have them for
-// products of few rows, whose time is that of reading the weight; those of convolutions (window_rows.cpp)
-// save the packing of each call.
+// products of few rows, whose time is that of reading the weight. Convolutions on vectors (window_rows.cpp)
+// and products on tiles keep their own panels, which saves the packing of each call.
 //
-// A weight [n, k] of linear() lies in panels of 16 rows. The last panel is filled up with zeros, and so is k up to a
-// multiple of 4. A panel is read in the order in which its elements lie:
+// A weight [n, k] of linear() lies in panels of 16 rows. The last panel is filled up with zeros, and so is k
+// up to a multiple of 4. A panel is read in the order in which its elements lie:
 //
 //   float32, float16   [n / 16][k][16]
 //   bfloat16           [n / 16][k / 2][16][2]
