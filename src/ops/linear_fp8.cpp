@@ -6,15 +6,12 @@
 //     dz = dy * activation'(z)
 //     dx = q(dz) q(W) / (s(dz) s(W))
 //     dW = q(dz)^T q(x) / (s(dz) s(x)),  db = sum of the rows of dz
-//
-// Codes are converted to bfloat16, which is exact, and multiplied there with sums in float32: what Tensor
-// Cores compute, on every device.
 #include <array>
 
 #include "autograd/autocast_state.h"
 #include "autograd/extra.h"
 #include "autograd/report.h"
-#include "mezzo/quantize.h"
+#include "ops/fp8_product.h"
 #include "ops/linear.h"
 #include "ops/products.h"
 
@@ -23,18 +20,6 @@ namespace mezzo {
 namespace {
 
 const OpTraits report_traits{.name = "linear", .cast = CastPolicy::low, .fp8 = true};
-
-// a b^T for a [m, k] and b [n, k], in float32. Sums are divided by the larger scale first: the product of the
-// scales, or the sums divided by the smaller one, may leave the range of float32.
-Tensor product(const Quantized& a, const Quantized& b) {
-    const Tensor sums = product_as(cast(a.codes, bfloat16), cast(b.codes, bfloat16).t(), float32);
-    const Tensor other = b.scale.t();
-    return sums / maximum(a.scale, other) / minimum(a.scale, other);
-}
-
-// The transposed matrix, for a tensor with one scale. With scales of rows codes are made anew, because the
-// groups that share a scale are others.
-Quantized transposed(const Quantized& q) { return {q.codes.t(), q.scale}; }
 
 class Fp8Layer {
 public:
