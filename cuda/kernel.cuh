@@ -9,7 +9,8 @@
 //    __threadfence(), read in the other, with the second fence in the thread that did the atomic
 //  - grid-stride loops: a kernel is right for every grid size
 //  - 16-bit types are storage: compute in float through to_float() and from_float<T>()
-//  - dtypes for storage only reach no kernel but those of copy.cu
+//  - dtypes for storage only reach no kernel but those of copy.cu, and float8 those of gemm/quantize.cu and
+//    of the checks of GEMM algorithms
 //  - wide accesses through Vec<T, N> of the same T
 #pragma once
 

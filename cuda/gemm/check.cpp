@@ -31,7 +31,9 @@ struct Scratch : GemmScratch {
 // Number of terms that are ones. If the output type cannot hold k exactly, only the last terms are ones: the
 // known defects drop last terms.
 std::int64_t terms_of(const lt::Problem& p) {
-    std::int64_t terms = is_16bit(p.d_type) ? std::min(p.k, exact_16bit_sum) : p.k;
+    // Tensor Cores add products of float8 codes with fewer bits than float32 has.
+    const bool few_bits = is_16bit(p.d_type) || lt::is_float8(p.a_type);
+    std::int64_t terms = few_bits ? std::min(p.k, exact_16bit_sum) : p.k;
     if (p.epilogue == lt::Epilogue::bgrad_b)
         return p.k < exact_sum / 4 ? std::max(p.k - 1, std::int64_t(1)) : 0;
     if (lt::has_bias_grad(p.epilogue)) terms = std::min(terms, exact_sum / p.n);
@@ -54,6 +56,9 @@ std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
     return lt::has_aux(p.epilogue) ? matrix_bytes : 1;
 }
 
+// Number of factors of a float8 operand with so many rows or columns.
+std::int64_t scale_count(const lt::Problem& p, std::int64_t lines) { return p.row_scales ? lines : 1; }
+
 // Check of one algorithm, with operands of its own.
 class Check {
 public:
@@ -71,11 +76,13 @@ public:
           d_(size_d_ * item_),
           aux_(aux_bytes(p_, size_d_ * item_)),
           bias_(p_.m * item_),
+          a_scale_(scale_count(p_, p_.m) * std::int64_t(sizeof(float))),
+          b_scale_(scale_count(p_, p_.n) * std::int64_t(sizeof(float))),
           sums_(std::max(p_.m, p_.n) * std::int64_t(sizeof(double))) {}
 
     bool passed() {
         if (terms_ == 0) return false;  // no sum of a bias's gradient would be exact
-        if (!right(Trial::ones)) return false;
+        if (!right(p_.row_scales ? Trial::scales : Trial::ones)) return false;
         if (lt::writes_mask(p_.epilogue)) return right(Trial::signs);
         if (p_.epilogue == lt::Epilogue::bgrad_b) return right(Trial::products);
         if (lt::reads_mask(p_.epilogue)) return right(Trial::bits);
@@ -84,6 +91,10 @@ public:
 
 private:
     void fill(Trial trial) {
+        if (lt::is_float8(p_.a_type)) {
+            fill_scales(static_cast<float*>(a_scale_.memory), scale_count(p_, p_.m), false);
+            fill_scales(static_cast<float*>(b_scale_.memory), scale_count(p_, p_.n), true);
+        }
         const std::int64_t tail = terms_ < p_.k ? terms_ : 0;
         fill_operand({a_.memory, p_.a_type, size_a_, p_.lda, p_.stride_a, p_.trans_a, p_.k, tail, 1, false},
                      trial);
@@ -101,6 +112,8 @@ private:
         lt::Operands o;
         o.a = a_.memory, o.b = b_.memory, o.bias = bias_.memory;
         o.d = d_.memory, o.aux = aux_.memory, o.bias_grad = sums_.memory;
+        o.a_scale = static_cast<const float*>(a_scale_.memory);
+        o.b_scale = static_cast<const float*>(b_scale_.memory);
         o.alpha = scale;
         give_whole_workspace(s_, p_.device, o);
         if (lt::run(*lt::make_plan(plain), algo_, o)) return true;
@@ -115,7 +128,8 @@ private:
         // gelu(x) is exactly x for large x only; 16 times a sum below 16 is exact in every dtype
         const double scale = applies_gelu(p_.epilogue) && terms_ < 16 ? 16 : 1;
         if (!run(scale)) return false;
-        const double unit = double(terms_) * scale;
+        const bool one_scale = lt::is_float8(p_.a_type) && !p_.row_scales;
+        const double unit = double(terms_) * scale * (one_scale ? first_a_scale * first_b_scale : 1);
         const TrialResult d{d_.memory, p_.d_type, p_.m, p_.n, p_.ldd, p_.batch, p_.stride_d};
         if (count_different(d, trial, unit) != 0) return false;
         TrialResult before = d;
@@ -138,7 +152,7 @@ private:
     const lt::Problem& p_;
     const lt::Algo& algo_;
     const std::int64_t item_, size_a_, size_b_, size_d_, terms_;
-    const Scratch a_, b_, d_, aux_, bias_, sums_;
+    const Scratch a_, b_, d_, aux_, bias_, a_scale_, b_scale_, sums_;
 };
 
 }  // namespace

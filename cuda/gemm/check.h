@@ -15,6 +15,7 @@ enum class Trial : std::uint8_t {
     products,  // a(i) b(j), from the same operands
     bits,      // 0 or 1, by a mask
     slopes,    // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
+    scales,    // the factors of row i and column j of float8 operands, from matrices of ones
 };
 
 // One operand of a trial: ones, in a trial of signs or products multiplied by the sign of the row of A or
@@ -33,6 +34,11 @@ void fill_operand(const TrialOperand& operand, Trial trial);
 // Fill the mask, and the matrix, that a gradient epilogue reads in a trial of ones, bits or slopes.
 void fill_mask(void* mask, std::int64_t m, std::int64_t n, Trial trial);
 void fill_before(void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld, Trial trial);
+
+// Fills the factors of a float8 operand: powers of two, `count` of them for rows of A or columns of B. The
+// first ones are:
+inline constexpr double first_a_scale = 8, first_b_scale = 0.25;
+void fill_scales(float* scales, std::int64_t count, bool is_b);
 
 // Number of elements of the m x n matrices that differ from `unit` times the trial's expected value. Waits
 // for the result.

@@ -32,11 +32,13 @@ Activation activation_of(lt::Epilogue e) {
 
 // The same kind of problem with another size, on scratch without gaps.
 lt::Problem trial_problem(const lt::Problem& p, std::int64_t m, std::int64_t n) {
-    const auto whole = [](std::int64_t length) { return (length + 7) / 8 * 8; };
+    const std::int64_t multiple = lt::is_float8(p.a_type) ? 16 : 8;
+    const auto whole = [=](std::int64_t length) { return (length + multiple - 1) / multiple * multiple; };
     lt::Problem t;
     t.m = m;
     t.n = n;
-    t.k = std::max(p.k, std::int64_t(2));  // an odd sum needs two terms
+    // An odd sum needs two terms, or so many that each of them is a float8 code.
+    t.k = std::max(p.k, std::int64_t(lt::is_float8(p.a_type) ? 256 : 2));
     t.lda = whole(p.trans_a ? t.k : m);
     t.ldb = whole(p.trans_b ? n : t.k);
     t.ldd = whole(m);
@@ -45,6 +47,7 @@ lt::Problem trial_problem(const lt::Problem& p, std::int64_t m, std::int64_t n) 
     t.trans_a = p.trans_a, t.trans_b = p.trans_b;
     t.epilogue = p.epilogue;
     t.tf32 = p.tf32;
+    t.row_scales = p.row_scales;
     return t;
 }
 
@@ -66,6 +69,8 @@ public:
           d_(p_.ldd * p_.n * item_),
           aux_(aux_bytes(p_, p_.ldd * p_.n * item_)),
           bias_(p_.m * item_),
+          a_scale_(p_.m * std::int64_t(sizeof(float))),
+          b_scale_(p_.n * std::int64_t(sizeof(float))),
           sums_(p_.m * std::int64_t(sizeof(double))),
           count_(sizeof(unsigned long long)) {}
 
@@ -89,6 +94,8 @@ private:
         t.has_bias = lt::has_bias(p_.epilogue);
         t.keeps = lt::writes_before(p_.epilogue);
         t.type = p_.a_type, t.d_type = p_.d_type;
+        t.is_float8 = lt::is_float8(p_.a_type);
+        t.a_scale = static_cast<float*>(a_scale_.memory), t.b_scale = static_cast<float*>(b_scale_.memory);
         t.trans_a = p_.trans_a, t.trans_b = p_.trans_b;
         t.m = p_.m, t.n = p_.n, t.k = p_.k;
         t.lda = p_.lda, t.ldb = p_.ldb, t.ldd = p_.ldd;
@@ -103,6 +110,7 @@ private:
         const EpilogueTrial t = trial(shows);
         lt::Operands o;
         o.a = t.a, o.b = t.b, o.bias = t.bias, o.d = t.d, o.aux = t.aux, o.bias_grad = sums_.memory;
+        o.a_scale = t.a_scale, o.b_scale = t.b_scale;
         give_whole_workspace(s_, p_.device, o);
         fill_trial(t);
         if (!lt::run(*plan_, algo_, o)) {
@@ -118,7 +126,7 @@ private:
     const lt::Algo& algo_;
     const std::shared_ptr<lt::Plan> plan_;
     const std::int64_t item_;
-    const GemmScratch a_, b_, d_, aux_, bias_, sums_, count_;
+    const GemmScratch a_, b_, d_, aux_, bias_, a_scale_, b_scale_, sums_, count_;
 };
 
 // Result of the trials for this problem and algorithm: an earlier call's if there is one, otherwise runs

@@ -8,11 +8,13 @@ namespace {
 using Shows = EpilogueTrial::Shows;
 
 // The arguments are products of a row's and a column's factor, which have at most 7 bits, so that they are
-// exact in every dtype and as TF32.
-__device__ double row_factor(std::int64_t i) { return double(i % 128 - 64) / 64; }
-__device__ double column_factor(std::int64_t j) {
+// exact in every dtype and as TF32; 4 bits for float8.
+__device__ double row_factor(const EpilogueTrial& t, std::int64_t i) {
+    return t.is_float8 ? double(i % 32 - 16) / 16 : double(i % 128 - 64) / 64;
+}
+__device__ double column_factor(const EpilogueTrial& t, std::int64_t j) {
     const int at = int(j % 64);
-    if (at < 48) return (at + 1) / 8.0;
+    if (at < 48) return t.is_float8 ? (at % 12 + 1) / 2.0 : (at + 1) / 8.0;
     return (at % 2 == 0 ? 1.0 : 1.5) / double(2 << (at - 48) / 2 % 6);
 }
 
@@ -22,14 +24,14 @@ __device__ bool is_nan_row(const EpilogueTrial& t, std::int64_t i) {
 
 // Element l of row i of A. The terms of a sum are spread over all of k.
 __device__ double a_of(const EpilogueTrial& t, std::int64_t i, std::int64_t l) {
-    if (t.shows == Shows::activation) return l < t.k - 1 ? 0 : t.is_gradient ? 1 : row_factor(i);
+    if (t.shows == Shows::activation) return l < t.k - 1 ? 0 : t.is_gradient ? 1 : row_factor(t, i);
     if (l == t.k - 1 && is_nan_row(t, i)) return NAN;
     return double((l + 1) * t.sum / t.k - l * t.sum / t.k);
 }
 // Any element of column j of B.
 __device__ double b_of(const EpilogueTrial& t, std::int64_t j) {
     if (t.shows == Shows::rounding) return j % 2 == 0 ? 1 : -1;
-    return t.is_gradient ? 1 : column_factor(j);
+    return t.is_gradient ? 1 : column_factor(t, j);
 }
 __device__ double bias_of(const EpilogueTrial& t, std::int64_t i) {
     if (!t.has_bias) return 0;
@@ -40,12 +42,15 @@ __global__ void fill_kernel(EpilogueTrial t) {
     const std::int64_t a = t.m * t.k, b = t.n * t.k, d = t.m * t.n;
     for (std::int64_t item = first_item(); item < a + b + t.m + d; item += item_step()) {
         std::int64_t at = item;
+        if (at < t.m) t.a_scale[at] = 1;
+        if (at < t.n) t.b_scale[at] = 1;
         if (at < a) {
             const std::int64_t i = at % t.m, l = at / t.m;
-            store(t.a, t.type, t.trans_a ? i * t.lda + l : l * t.lda + i, a_of(t, i, l));
+            store_as<double, Dtypes::all>(t.a, t.type, t.trans_a ? i * t.lda + l : l * t.lda + i,
+                                          a_of(t, i, l));
         } else if ((at -= a) < b) {
             const std::int64_t j = at % t.n, l = at / t.n;
-            store(t.b, t.type, t.trans_b ? l * t.ldb + j : j * t.ldb + l, b_of(t, j));
+            store_as<double, Dtypes::all>(t.b, t.type, t.trans_b ? l * t.ldb + j : j * t.ldb + l, b_of(t, j));
         } else if ((at -= b) < t.m) {
             store(t.bias, t.d_type, at, bias_of(t, at));
         } else {
@@ -53,7 +58,7 @@ __global__ void fill_kernel(EpilogueTrial t) {
             const std::int64_t i = at % t.m, j = at / t.m, to = j * t.ldd + i;
             store(t.d, t.d_type, to, double(NAN));
             if (t.keeps) store(t.aux, t.d_type, to, double(NAN));
-            if (t.is_gradient) store(t.aux, t.d_type, to, row_factor(i) * column_factor(j));
+            if (t.is_gradient) store(t.aux, t.d_type, to, row_factor(t, i) * column_factor(t, j));
         }
     }
 }
@@ -66,7 +71,7 @@ __device__ double slope(double x) {
 // Argument of the activation for element (i, j).
 __device__ double argument(const EpilogueTrial& t, std::int64_t i, std::int64_t j) {
     if (t.is_gradient) return load<double>(t.aux, t.d_type, j * t.ldd + i);
-    if (t.shows == Shows::activation) return row_factor(i) * column_factor(j) + bias_of(t, i);
+    if (t.shows == Shows::activation) return row_factor(t, i) * column_factor(t, j) + bias_of(t, i);
     return is_nan_row(t, i) ? NAN : double(t.sum) * b_of(t, j) + bias_of(t, i);
 }
 

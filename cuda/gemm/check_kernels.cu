@@ -22,6 +22,12 @@ __device__ float sign_of(std::int64_t i, bool is_b) {
     return h % 8 == 0 ? 0.0f : h & 8 ? 1.0f : -1.0f;
 }
 
+// Factor of row i of A or column i of B.
+__device__ double scale_of(std::int64_t i, bool is_b) {
+    const double first = is_b ? first_b_scale : first_a_scale;
+    return i == 0 || mixed(i, is_b ? -4 : -3) % 2 == 0 ? first : 2 * first;
+}
+
 __device__ bool has_signs(Trial trial) { return trial == Trial::signs || trial == Trial::products; }
 
 __device__ double expected(Trial trial, std::int64_t i, std::int64_t j) {
@@ -29,6 +35,7 @@ __device__ double expected(Trial trial, std::int64_t i, std::int64_t j) {
     if (trial == Trial::products) return product;
     if (trial == Trial::bits) return mixed(i, j) & 1u;
     if (trial == Trial::slopes) return 0.5 * (mixed(i, j) % 3);
+    if (trial == Trial::scales) return scale_of(i, false) * scale_of(j, true);
     return product <= 0 ? 0.0f : product;  // keeps NaN
 }
 
@@ -43,8 +50,12 @@ __global__ void operand_kernel(TrialOperand o, Trial trial) {
         const std::int64_t k = o.k_is_row ? row : column, other = o.k_is_row ? column : row;
         const float one = has_signs(trial) ? sign_of(other, o.is_b) : 1.0f;
         const float term = k == 0 ? float(o.first) * one : one;
-        store(o.matrix, o.dtype, i, k >= first_one ? term : 0.0f);
+        store_as<float, Dtypes::all>(o.matrix, o.dtype, i, k >= first_one ? term : 0.0f);
     }
+}
+
+__global__ void scales_kernel(float* scales, std::int64_t count, bool is_b) {
+    for (std::int64_t i = first_item(); i < count; i += item_step()) scales[i] = float(scale_of(i, is_b));
 }
 
 __global__ void mask_kernel(std::uint8_t* mask, std::int64_t m, std::int64_t n, std::int64_t ld,
@@ -127,6 +138,10 @@ template <class Count> std::int64_t counted(const Count& count) {
 
 void fill_operand(const TrialOperand& operand, Trial trial) {
     launch(operand_kernel, grid_for(operand.elements), 256, 0, operand, trial);
+}
+
+void fill_scales(float* scales, std::int64_t count, bool is_b) {
+    launch(scales_kernel, grid_for(count), 256, 0, scales, count, is_b);
 }
 
 void fill_mask(void* mask, std::int64_t m, std::int64_t n, Trial trial) {

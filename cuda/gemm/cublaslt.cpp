@@ -47,8 +47,9 @@ struct DataType {
     Dtype dtype;
     cudaDataType_t type;
 };
-constexpr DataType data_types[] = {
-    {float16, CUDA_R_16F}, {bfloat16, CUDA_R_16BF}, {float32, CUDA_R_32F}, {float64, CUDA_R_64F}};
+constexpr DataType data_types[] = {{float16, CUDA_R_16F},           {bfloat16, CUDA_R_16BF},
+                                   {float32, CUDA_R_32F},           {float64, CUDA_R_64F},
+                                   {float8_e4m3fn, CUDA_R_8F_E4M3}, {float8_e5m2, CUDA_R_8F_E5M2}};
 
 std::uint32_t epilogue_of(Epilogue epilogue) {
     switch (epilogue) {
@@ -114,6 +115,9 @@ void set_vectors(Plan& plan, const Operands& o) {
     if (has_bias(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
     if (has_bias_grad(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias_grad);
     if (has_aux(plan.problem.epilogue)) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.aux);
+    if (!is_float8(plan.problem.a_type)) return;
+    set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o.a_scale);
+    set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o.b_scale);
 }
 
 // Sets the layout of aux, which an epilogue reads or writes in addition to D. The types stay unset, which
@@ -125,6 +129,15 @@ void set_aux_layout(Plan& plan) {
         return set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, relu_mask_ld(p.m));  // in bits
     set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldd);
     if (p.batch > 1) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.stride_d);
+}
+
+// Sets one scale for each row of op(A) and column of op(B). The mode is of cuBLAS 12.9; outside_library()
+// keeps earlier versions from it.
+void set_scale_mode(Plan& plan) {
+    if (!plan.problem.row_scales) return;
+    constexpr std::int32_t outer_vector = 3;  // CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+    set(plan, cublasLtMatmulDescAttributes_t(31), outer_vector);  // CUBLASLT_MATMUL_DESC_A_SCALE_MODE
+    set(plan, cublasLtMatmulDescAttributes_t(32), outer_vector);  // CUBLASLT_MATMUL_DESC_B_SCALE_MODE
 }
 
 // Records that the library returned nothing for the plan.
@@ -188,6 +201,7 @@ std::shared_ptr<Plan> make_plan(const Problem& p) {
     set(*plan, CUBLASLT_MATMUL_DESC_TRANSB, std::int32_t(p.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N));
     set(*plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p.epilogue));
     set_aux_layout(*plan);
+    set_scale_mode(*plan);
     make_layout(plan->a, p.a_type, p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.lda, p, p.stride_a);
     make_layout(plan->b, p.b_type, p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n, p.ldb, p, p.stride_b);
     make_layout(plan->d, p.d_type, p.m, p.n, p.ldd, p, p.stride_d);

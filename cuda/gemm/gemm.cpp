@@ -12,11 +12,17 @@
 namespace mezzo::cuda {
 namespace {
 
+bool is_float8_product(const Gemm& g) { return lt::is_float8(g.a_type) && lt::is_float8(g.b_type); }
+
 void check_gemm(const Gemm& g) {
     check(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0, ErrorKind::shape,
           "gemm: negative size, m = ", g.m, ", n = ", g.n, ", k = ", g.k, ", batch = ", g.batch);
-    for (Dtype t : {g.a_type, g.b_type, g.c_type, g.bias_type})
+    const bool codes = is_float8_product(g);
+    for (Dtype t : {codes ? float32 : g.a_type, codes ? float32 : g.b_type, g.c_type, g.bias_type})
         check(is_floating(t), ErrorKind::dtype, "gemm: operands must be floating, one is ", t);
+    check(codes == (g.a_scale != nullptr) && codes == (g.b_scale != nullptr), ErrorKind::value,
+          "gemm: scales for ", g.a_type, " x ", g.b_type,
+          "; float8 codes have them, and no other operands do");
     check(g.lda >= (g.trans_a ? g.m : g.k) && g.ldb >= (g.trans_b ? g.k : g.n) && g.ldc >= g.n,
           ErrorKind::shape, "gemm: a leading dimension is shorter than a row: lda = ", g.lda,
           ", ldb = ", g.ldb, ", ldc = ", g.ldc, " for m = ", g.m, ", n = ", g.n, ", k = ", g.k);
@@ -75,6 +81,20 @@ void multiply_by_own_kernels(const Gemm& g) {
     if (g.a_sums != nullptr) gemm_a_sums(g);
 }
 
+// Runs the product by the library. If that does not take it, returns the reason, otherwise "".
+std::string refusal_of(const Gemm& g) {
+    if (const char* reason = outside_library(g)) return reason;
+    GemmService& s = gemm_service();
+    const std::lock_guard lock(s.mutex);
+    const std::vector<lt::Epilogue> epilogues = epilogues_of(g);
+    const lt::Epilogue chosen = epilogue_for(s, g, epilogues);
+    if (run_library(s, g, chosen)) return "";
+    for (auto e = std::find(epilogues.begin(), epilogues.end(), chosen); ++e != epilogues.end();)
+        if (is_usual(g, *e) && run_library(s, g, *e)) return "";
+    const std::string refusal = lt::refusal(*plan_for(s, g, lt::Epilogue::none).plan);
+    return refusal.empty() ? "no algorithm executes and sums correctly" : refusal;
+}
+
 // Runs the product without the library, for the given reason.
 void without_library(const Gemm& g, const std::string& reason) {
     if (g.k > 0) count_fallback(g, reason);
@@ -85,21 +105,22 @@ void without_library(const Gemm& g, const std::string& reason) {
 
 void gemm(const Gemm& g) {
     check_gemm(g);
+    check(!is_float8_product(g), ErrorKind::dtype, "gemm: operands are float8 codes; try_gemm() takes them");
     if (g.m == 0 && g.bias_grad != nullptr)
         fill_zero(g.bias_grad, static_cast<std::size_t>(g.n) * size_of(lt::bias_grad_type(g.c_type)));
     if (g.n == 0 && g.m != 0 && g.a_sums != nullptr) gemm_a_sums(g);
     if (g.m == 0 || g.n == 0 || g.batch == 0) return;
     if (in_self_check()) return multiply_by_own_kernels(g);
-    if (const char* reason = outside_library(g)) return without_library(g, reason);
-    GemmService& s = gemm_service();
-    const std::lock_guard lock(s.mutex);
-    const std::vector<lt::Epilogue> epilogues = epilogues_of(g);
-    const lt::Epilogue chosen = epilogue_for(s, g, epilogues);
-    if (run_library(s, g, chosen)) return;
-    for (auto e = std::find(epilogues.begin(), epilogues.end(), chosen); ++e != epilogues.end();)
-        if (is_usual(g, *e) && run_library(s, g, *e)) return;
-    const std::string refusal = lt::refusal(*plan_for(s, g, lt::Epilogue::none).plan);
-    without_library(g, refusal.empty() ? "no algorithm executes and sums correctly" : refusal);
+    const std::string reason = refusal_of(g);
+    if (!reason.empty()) without_library(g, reason);
+}
+
+bool try_gemm(const Gemm& g) {
+    check_gemm(g);
+    if (outside_library(g) != nullptr || in_self_check()) return false;
+    const std::string reason = refusal_of(g);
+    if (!reason.empty()) count_fallback(g, reason);
+    return reason.empty();
 }
 
 }  // namespace mezzo::cuda

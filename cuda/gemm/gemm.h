@@ -17,7 +17,8 @@ namespace mezzo::cuda {
 // matrices that lie stride elements apart (stride 0: the same matrix for all). With `saved` it computes the
 // gradient with respect to the input of an activation instead: C = alpha op(A) op(B) activation'(saved).
 // Operands may be float16, bfloat16, float32 or float64 in any mix; products are summed in float, in double
-// if any operand is float64.
+// if any operand is float64. try_gemm() also multiplies float8 codes, with scales:
+// C[i,j] = activation(alpha a_scale[i] b_scale[j] (op(A) op(B))[i,j] + beta C[i,j] + bias[j]).
 struct Gemm {
     std::int64_t m = 0, n = 0, k = 0;
     bool trans_a = false, trans_b = false;  // A is stored k x m, B is stored n x k
@@ -47,10 +48,18 @@ struct Gemm {
     Activation activation = Activation::none;
     float alpha = 1, beta = 0;  // beta must be 0 with an activation
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
+    // For float8 codes, in device memory: one factor each, or, with row_scales, m and n of them.
+    const float *a_scale = nullptr, *b_scale = nullptr;
+    bool row_scales = false;
 };
 
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.
 void gemm(const Gemm& g);
+
+// The same by the library alone, for any operands that it takes, float8 codes among them. False if it does
+// not compute the product: C may then have been written, and the product counts as a fallback, unless the
+// device or the operands are none that the library multiplies in float8.
+bool try_gemm(const Gemm& g);
 
 // Device memory that this process holds as GEMM workspace, for all devices together, in bytes; memory_stats()
 // counts it among the live blocks.

@@ -7,6 +7,7 @@
 #include "core/step_recorder.h"
 #include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/memory.h"
+#include "cuda/runtime/devices.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/cuda.h"
 #include "mezzo/error.h"
@@ -86,6 +87,8 @@ lt::Operands operands_of(const Gemm& g, lt::Epilogue e) {
     o.d = target_of(g, e);
     o.aux = aux_of(g, e);
     o.bias_grad = bias_grad_of(g, e);
+    o.a_scale = g.b_scale;
+    o.b_scale = g.a_scale;
     o.alpha = g.alpha;
     o.beta = bias_in_c(g, e) ? 1 : g.beta;
     return o;
@@ -154,6 +157,27 @@ void forget_plans(GemmService& s) {
     s.settled.clear();
 }
 
+// The same for products of float8 codes: cuBLASLt's documented requirements.
+const char* outside_float8(const Gemm& g) {
+    constexpr std::int64_t multiple = 16;
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    constexpr std::uint64_t first_row_scales = 120900;  // version of the library
+    const int capability = compute_capability(current_device());
+    if (capability < 89) return "float8 before compute capability 8.9";
+    if (g.row_scales && (capability != 90 || lt::version() < first_row_scales))
+        return "scales of rows: they need compute capability 9.0 and cuBLAS 12.9";
+    if (g.a_type == float8_e5m2 && g.b_type == float8_e5m2) return "two operands in E5M2";
+    if (g.c_type == float64) return "a float64 result of float8 operands";
+    if (g.batch != 1 || g.saved != nullptr || g.a_sums != nullptr) return "float8 with more than one result";
+    if (g.trans_a || !g.trans_b) return "float8 operands whose rows do not run along k";
+    for (const std::int64_t size : {g.m, g.n, g.k, g.lda, g.ldb, g.ldc})
+        if (size % multiple != 0) return "a size of float8 operands is no multiple of 16";
+    for (const void* p :
+         {g.a, g.b, static_cast<const void*>(g.c), static_cast<const void*>(g.pre_activation)})
+        if (alignment_of(p) < multiple) return "float8 operands are not 16-byte aligned";
+    return std::max({g.m, g.n, g.k}) > most ? "more than 2^31 - 1 rows or columns" : nullptr;
+}
+
 }  // namespace
 
 std::size_t PlanHash::operator()(const lt::Problem& p) const {
@@ -162,7 +186,8 @@ std::size_t PlanHash::operator()(const lt::Problem& p) const {
     for (auto v : {p.align_a, p.align_b, p.align_d, p.align_bias, p.align_aux}) mix(v);
     for (auto v : {p.a_type, p.b_type, p.d_type}) mix(v);
     mix(p.device);
-    mix(int(p.epilogue) << 4 | p.trans_a << 3 | p.trans_b << 2 | p.tf32 << 1 | int(p.beta_is_zero));
+    mix(int(p.epilogue) << 5 | p.row_scales << 4 | p.trans_a << 3 | p.trans_b << 2 | p.tf32 << 1 |
+        int(p.beta_is_zero));
     return mix.h;
 }
 
@@ -207,6 +232,7 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.trans_b = g.trans_a;
     p.epilogue = epilogue;
     p.tf32 = g.a_type == float32 && float32_matmul_precision() != Float32MatmulPrecision::highest;
+    p.row_scales = g.row_scales;
     p.beta_is_zero = g.beta == 0 && !bias_in_c(g, epilogue);
     return p;
 }
@@ -257,6 +283,7 @@ bool run_algo(GemmService& s, const Gemm& g, lt::Epilogue epilogue, CachedPlan& 
 const char* outside_library(const Gemm& g) {
     constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
     if (g.k == 0) return "nothing to sum";
+    if (lt::is_float8(g.a_type) && lt::is_float8(g.b_type)) return outside_float8(g);
     if (g.a_type != g.b_type) return "operands of two dtypes";
     if (g.c_type != g.a_type && !(is_16bit(g.a_type) && g.c_type == float32))
         return "a result of another dtype than the operands";
@@ -267,6 +294,10 @@ const char* outside_library(const Gemm& g) {
 
 std::vector<lt::Epilogue> epilogues_of(const Gemm& g) {
     using enum lt::Epilogue;
+    // A bias of a float32 result would be bfloat16, and the checks of epilogues are for E4M3.
+    if (lt::is_float8(g.a_type) &&
+        (g.c_type == float32 || g.a_type != float8_e4m3fn || g.b_type != float8_e4m3fn))
+        return {none};
     if (g.saved != nullptr) return gradient_epilogues(g);
     if (g.a_sums != nullptr) return weight_epilogues(g);
     const bool bias_fits =
@@ -276,10 +307,11 @@ std::vector<lt::Epilogue> epilogues_of(const Gemm& g) {
         // never for Activation::gelu: the library has the tanh form only
         const bool gelu = g.activation == Activation::gelu_tanh, keeps = g.pre_activation != nullptr;
         const bool relu_alone = !keeps && g.activation == Activation::relu;
-        if (keeps && gelu && matrix_fits(g, g.pre_activation))
+        if (keeps && gelu && !lt::is_float8(g.a_type) && matrix_fits(g, g.pre_activation))
             epilogues.push_back(bias_fits ? gelu_tanh_aux_bias : gelu_tanh_aux);
         if (!keeps && gelu) epilogues.push_back(bias_fits ? gelu_tanh_bias : gelu_tanh);
-        if (relu_alone && mask_fits(g)) epilogues.push_back(bias_fits ? relu_aux_bias : relu_aux);
+        if (relu_alone && mask_fits(g) && !lt::is_float8(g.a_type))
+            epilogues.push_back(bias_fits ? relu_aux_bias : relu_aux);
         if (relu_alone) epilogues.push_back(bias_fits ? relu_bias : relu);
     }
     if (bias_fits) epilogues.push_back(bias);
@@ -305,8 +337,8 @@ bool run_library(GemmService& s, const Gemm& g, lt::Epilogue epilogue) {
     for (; cached.chosen < cached.candidates.size(); ++cached.chosen, cached.verified = false) {
         const lt::Algo& algo = cached.candidates[cached.chosen];
         if (!cached.verified) {
-            const bool sums_are_safe =
-                g.k % safe_k == 0 && !lt::has_aux(epilogue) && !lt::has_bias_grad(epilogue);
+            const bool sums_are_safe = g.k % safe_k == 0 && !lt::is_float8(g.a_type) &&
+                                       !lt::has_aux(epilogue) && !lt::has_bias_grad(epilogue);
             const lt::Problem problem = problem_of(g, epilogue);
             cached.verified =
                 sums_are_safe ? has_right_epilogue(s, problem, algo) : passes_check(s, problem, algo);

@@ -41,6 +41,7 @@ std::string cuda_version_text(int version) {
 struct FoundDevices {
     std::vector<int> ordinals;      // CUDA's numbers of the devices that kernels run on
     std::vector<int> capabilities;  // of each one's kernels
+    std::vector<int> own;           // of the devices themselves
     bool all = true;                // the numbers are 0, 1, ...
     std::string absence;            // why there are none, or why some are left out
 };
@@ -72,6 +73,7 @@ FoundDevices find_devices() {
         const int capability = 10 * major + minor;
         if (known && capability >= oldest_gpu) {
             found.ordinals.push_back(ordinal);
+            found.own.push_back(capability);
             found.capabilities.push_back(capability < newest_ptx ? oldest_gpu : newest_ptx);
             continue;
         }
@@ -93,17 +95,19 @@ const FoundDevices& found_devices() {
     return found;
 }
 
+int of_device(const std::vector<int>& all, int device) {
+    check(device >= 0 && device < int(all.size()), ErrorKind::backend, "cuda: no device ", device);
+    return all[std::size_t(device)];
+}
+
 }  // namespace
 
 int device_count() { return int(found_devices().ordinals.size()); }
 
 const char* device_absence() { return found_devices().absence.c_str(); }
 
-int kernel_capability(int device) {
-    const std::vector<int>& all = found_devices().capabilities;
-    check(device >= 0 && device < int(all.size()), ErrorKind::backend, "cuda: no device ", device);
-    return all[std::size_t(device)];
-}
+int kernel_capability(int device) { return of_device(found_devices().capabilities, device); }
+int compute_capability(int device) { return of_device(found_devices().own, device); }
 
 int ordinal_of(int device) {
     const FoundDevices& found = found_devices();

@@ -79,8 +79,9 @@ constexpr std::array epilogue_names{"none",          "bias",
 static_assert(epilogue_names.size() == gemm_plan::epilogue_count);
 constexpr std::array activation_names{"none", "relu", "gelu", "gelu_tanh"};
 // The dtypes of operands, and their names.
-constexpr std::array factor_dtypes{float16, bfloat16, float32, float64};
-constexpr std::array dtype_names{name(float16), name(bfloat16), name(float32), name(float64)};
+constexpr std::array factor_dtypes{float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2};
+constexpr std::array dtype_names{name(float16), name(bfloat16),      name(float32),
+                                 name(float64), name(float8_e4m3fn), name(float8_e5m2)};
 
 // Plans for one kind of GPU and one version of the library.
 struct Group {
@@ -96,6 +97,8 @@ std::string request_text(const gemm_plan::Request& r) {
     for (const DtypeField& f : dtypes)
         text += fmt::format("\"{}\": \"{}\", ", f.name, name(r.problem.*f.value));
     for (const FlagField& f : flags) text += fmt::format("\"{}\": {}, ", f.name, r.problem.*f.value);
+    // Older files have no such products, and stay readable.
+    if (r.problem.row_scales) text += "\"row_scales\": true, ";
     return text + fmt::format(R"("most": "{}", "activation": "{}", "keeps_before": {})",
                               epilogue_names[std::size_t(r.problem.epilogue)],
                               activation_names[std::size_t(r.activation)], r.keeps_before);
@@ -147,6 +150,8 @@ public:
         return value;
     }
     bool flag(const char* key) const { return member(key, JsonKind::boolean).flag; }
+    // The same for a flag that is written only if it is true.
+    bool rare_flag(const char* key) const { return value_.find(key) != nullptr && flag(key); }
     template <std::size_t n>
     std::size_t one_of(const char* key, const std::array<const char*, n>& names) const {
         const std::string& text = member(key, JsonKind::string).text;
@@ -189,6 +194,7 @@ TunedGemm read_plan(const Object& object) {
     for (const AlignmentField& f : alignments) p.*f.value = alignment(object, f.name);
     for (const DtypeField& f : dtypes) p.*f.value = factor_dtypes[object.one_of(f.name, dtype_names)];
     for (const FlagField& f : flags) p.*f.value = object.flag(f.name);
+    p.row_scales = object.rare_flag("row_scales");
     p.epilogue = gemm_plan::Epilogue(object.one_of("most", epilogue_names));
     plan.request.activation = Activation(object.one_of("activation", activation_names));
     plan.request.keeps_before = object.flag("keeps_before");

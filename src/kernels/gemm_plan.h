@@ -12,6 +12,9 @@
 
 namespace mezzo::gemm_plan {
 
+// Whether a product reads codes of the dtype: E4M3 or E5M2.
+constexpr bool is_float8(Dtype dtype) { return dtype == float8_e4m3fn || dtype == float8_e5m2; }
+
 // Epilogue: operation of the GEMM library on a product before it is stored. With aux it also stores the
 // tensor that the activation's gradient reads: for gelu_tanh the pre-activation, for relu a mask. drelu and
 // dgelu_tanh read that and multiply by the activation's gradient. With bgrad they also store the sums of D's
@@ -73,6 +76,8 @@ struct Problem {
     bool trans_a = false, trans_b = false;
     Epilogue epilogue = Epilogue::none;
     bool tf32 = false;  // float32 operands may be rounded to TF32
+    // Float8 operands have a scale for each row of op(A) and column of op(B), otherwise one for each matrix.
+    bool row_scales = false;
     bool beta_is_zero = true;
 
     friend bool operator==(const Problem&, const Problem&) = default;

@@ -45,7 +45,8 @@ void* pointer_of(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t attribu
 }
 
 constexpr std::pair<cudaDataType_t, Dtype> dtypes[] = {
-    {CUDA_R_16F, float16}, {CUDA_R_16BF, bfloat16}, {CUDA_R_32F, float32}, {CUDA_R_64F, float64}};
+    {CUDA_R_16F, float16}, {CUDA_R_16BF, bfloat16},         {CUDA_R_32F, float32},
+    {CUDA_R_64F, float64}, {CUDA_R_8F_E4M3, float8_e4m3fn}, {CUDA_R_8F_E5M2, float8_e5m2}};
 constexpr std::pair<cublasLtEpilogue_t, Epilogue> epilogues[] = {
     {CUBLASLT_EPILOGUE_DEFAULT, Epilogue::none},
     {CUBLASLT_EPILOGUE_BIAS, Epilogue::bias},
@@ -72,31 +73,72 @@ template <class Table, class T> bool find(const Table& table, std::uint64_t numb
     return false;
 }
 
-// Compute type, scale type, type of A and B, type of C and D. A bias and its gradient have the type of D.
+// Compute type, scale type, types of A and B, type of C and D. A bias and its gradient have the type of D,
+// but bfloat16 for a float32 result of float8 operands.
 struct Types {
     cublasComputeType_t compute;
-    cudaDataType_t scale, ab, cd;
+    cudaDataType_t scale, a, b, cd;
 };
 constexpr Types supported[] = {
-    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF},
-    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16F, CUDA_R_16F},
-    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_32F},
-    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16F, CUDA_R_32F},
-    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
-    {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
-    {CUBLAS_COMPUTE_64F, CUDA_R_64F, CUDA_R_64F, CUDA_R_64F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16F, CUDA_R_16F, CUDA_R_16F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16F, CUDA_R_16F, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
+    {CUBLAS_COMPUTE_64F, CUDA_R_64F, CUDA_R_64F, CUDA_R_64F, CUDA_R_64F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_16F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_32F},
 };
+
+// Attributes of cuBLAS 12.9, which older headers lack, and their value for a factor per row or column.
+constexpr auto a_scale_mode = cublasLtMatmulDescAttributes_t(31),
+               b_scale_mode = cublasLtMatmulDescAttributes_t(32);
+constexpr std::size_t a_mode_word = 31, b_mode_word = 30;  // of an operation descriptor
+constexpr std::uint64_t outer_vector = 3;
+constexpr std::uint64_t first_scale_mode = 120900;  // version
+
+// Requirements of float8 operands; none of them may have a scale or its mode without being float8.
+cublasStatus_t check_float8(cublasLtMatmulDesc_t op, const Problem& p) {
+    const std::uint64_t modes[] = {op->data[a_mode_word], op->data[b_mode_word]};
+    if (!is_float8(p.a_type)) {
+        const bool scaled = pointer_of(op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) != nullptr ||
+                            pointer_of(op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) != nullptr ||
+                            modes[0] != 0 || modes[1] != 0;
+        return scaled ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    }
+    const int capability = emulation::lt_device::capability();
+    if (capability < 89) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const bool all_layouts = capability / 10 == 10;
+    if (!all_layouts && (!p.trans_a || p.trans_b)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (modes[0] != modes[1] || (modes[0] != 0 && modes[0] != outer_vector))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (modes[0] == outer_vector && capability != 90) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p.batch > 1 || has_aux(p.epilogue) || has_bias_grad(p.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (const std::int64_t size : {p.m, p.n, p.k, p.lda, p.ldb, p.ldd})
+        if (size % 16 != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return CUBLAS_STATUS_SUCCESS;
+}
 
 cublasStatus_t check_types(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                            cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const Problem& p) {
     bool found = false;
     for (const Types& t : supported)
         found |= op->data[0] == std::uint64_t(t.compute) && op->data[1] == std::uint64_t(t.scale) &&
-                 a->data[0] == std::uint64_t(t.ab) && b->data[0] == std::uint64_t(t.ab) &&
+                 a->data[0] == std::uint64_t(t.a) && b->data[0] == std::uint64_t(t.b) &&
                  c->data[0] == std::uint64_t(t.cd) && d->data[0] == std::uint64_t(t.cd);
     if (!found) return CUBLAS_STATUS_NOT_SUPPORTED;
     const std::uint64_t vector = op->data[CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE];
     if ((has_bias(p.epilogue) || has_bias_grad(p.epilogue)) && vector != unset && vector != d->data[0])
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (is_float8(p.a_type) && has_bias(p.epilogue) && p.d_type == float32)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     // "should be left unset" but for 8-bit results
     if (op->data[CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE] != unset) return CUBLAS_STATUS_INVALID_VALUE;
@@ -142,12 +184,14 @@ cublasStatus_t understand(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cub
     p.batch = batch_of(d);
     p.stride_a = stride_of(a), p.stride_b = stride_of(b), p.stride_d = stride_of(d);
     p.tf32 = op->data[0] == CUBLAS_COMPUTE_32F_FAST_TF32;
+    p.row_scales = op->data[a_mode_word] == outer_vector;
     if (batch_of(a) != p.batch || batch_of(b) != p.batch || batch_of(c) != p.batch)
         return CUBLAS_STATUS_INVALID_VALUE;
     for (const cublasStatus_t status :
          {check_layout(a, p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k),
           check_layout(b, p.trans_b ? p.n : p.k, p.trans_b ? p.k : p.n), check_layout(c, p.m, p.n),
-          check_layout(d, p.m, p.n), check_types(op, a, b, c, d, p), check_vectors(op, p)})
+          check_layout(d, p.m, p.n), check_types(op, a, b, c, d, p), check_vectors(op, p),
+          check_float8(op, p)})
         if (status != CUBLAS_STATUS_SUCCESS) return status;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -241,7 +285,12 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t op, std::siz
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
                                               cublasLtMatmulDescAttributes_t attribute, const void* value,
                                               std::size_t size) {
+    const bool is_mode = attribute == a_scale_mode || attribute == b_scale_mode;
+    if (is_mode && fake_lt.version < first_scale_mode) return CUBLAS_STATUS_INVALID_VALUE;
+    if (is_mode) return take(op->data[attribute == a_scale_mode ? a_mode_word : b_mode_word], 4, value, size);
     const bool wide = attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER ||
+                      attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ||
+                      attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER ||
                       attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ||
                       attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD ||
                       attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE;
@@ -293,6 +342,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     p.align_b = std::uint16_t(preference->data[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES]);
     p.align_d = std::uint16_t(preference->data[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES % 8]);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (is_float8(p.a_type) && !whole_vectors(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     require_aligned_vectors(op, p);
     fake_lt.problems.push_back(p);
     const std::size_t workspace = workspace_of(p);
@@ -380,6 +430,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     if (has_bias(p.epilogue)) o.bias = pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     if (has_bias_grad(p.epilogue)) o.bias_grad = pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     if (has_aux(p.epilogue)) o.aux = pointer_of(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
+    o.a_scale = static_cast<const float*>(pointer_of(op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER));
+    o.b_scale = static_cast<const float*>(pointer_of(op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER));
     emulation::multiply(p, o, chosen, stream);
     fake_lt.last_algorithm = int(chosen.data[0]);
     fake_lt.last_problem = p;

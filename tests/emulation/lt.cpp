@@ -13,6 +13,8 @@ using namespace cuda::lt;
 
 bool has_memory(std::size_t bytes) { return Engine::get().device_bytes() + bytes <= options.device_memory; }
 
+int capability() { return options.capability; }
+
 bool is_idle() { return idle; }
 
 void enqueue(void*, const std::string& name, const std::function<void()>& work) {

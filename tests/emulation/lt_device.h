@@ -24,6 +24,8 @@ namespace lt_device {
 
 // Whether the library can allocate so much device memory for itself.
 bool has_memory(std::size_t bytes);
+// Compute capability of the current device, times ten.
+int capability();
 // Whether products are checked and counted, but not computed, so that only the host's work is left.
 bool is_idle();
 // Enqueues work that accesses device memory. `name` is the work's name in traces; "" leaves it out of them.

@@ -16,7 +16,7 @@ using namespace cuda::lt;
 template <class T> using Wide = std::conditional_t<is_storage_type<T>, float, T>;
 
 double load(const void* p, Dtype dtype, std::int64_t i) {
-    return visit_dtype<Dtypes::floating>(
+    return visit_dtype<Dtypes::all>(
         dtype, [&]<class T>(std::type_identity<T>) { return double(Wide<T>(static_cast<const T*>(p)[i])); });
 }
 
@@ -146,10 +146,19 @@ void store_bias_grad(const Problem& p, const Operands& o) {
                         [&](std::int64_t i, std::int64_t j) { return load(o.d, p.d_type, j * p.ldd + i); });
 }
 
+// Factor of element (i, j) of a product of float8 operands.
+double scale_of(const Problem& p, const Operands& o, std::int64_t i, std::int64_t j) {
+    using enum FakeLt::Scale;
+    if (o.a_scale == nullptr || o.b_scale == nullptr || fake_lt.scale == ignored) return 1;
+    const bool by_row = p.row_scales && fake_lt.scale != first;
+    const double factor = double(o.a_scale[by_row ? i : 0]) * double(o.b_scale[p.row_scales ? j : 0]);
+    return fake_lt.scale == divides ? 1 / factor : factor;
+}
+
 void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_t i, std::int64_t j,
             double sum, bool rounds) {
     const std::int64_t at = batch * p.stride_d + j * p.ldd + i;
-    double value = o.alpha * sum;
+    double value = o.alpha * sum * scale_of(p, o, i, j);
     if (o.beta != 0) value += o.beta * load(o.d, p.d_type, at);
     if (has_bias(p.epilogue))
         value = (rounds ? to_dtype(p.d_type, value) : value) + load(o.bias, p.d_type, i);

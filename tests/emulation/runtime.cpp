@@ -110,6 +110,7 @@ DeviceInfo device_info(int device) {
 }
 
 int kernel_capability(int) { return options.capability; }
+int compute_capability(int) { return options.capability; }
 
 std::string device_id(int device) { return "emulated " + std::to_string(device); }
 

@@ -18,6 +18,7 @@ const mezzo::ptx::StandInHooks* hooks = nullptr;
 namespace mezzo::emulation::lt_device {
 
 bool has_memory(std::size_t) { return true; }
+int capability() { return hooks->capability(); }
 bool is_idle() { return false; }
 void enqueue(void* stream, const std::string&, const std::function<void()>& work) {
     hooks->enqueue(stream, work);

@@ -47,7 +47,7 @@ void offer_stand_in() {
     static const StandInHooks hooks{[](void* stream, std::function<void()> work) {
                                         enqueue(static_cast<cudaStream_t>(stream), std::move(work));
                                     },
-                                    &mark_written, &report_misuse};
+                                    &mark_written, [] { return int(options.capability); }, &report_misuse};
     reinterpret_cast<void (*)(const StandInHooks*)>(dlsym(library, "mezzo_stand_in_hooks"))(&hooks);
     setenv("MEZZO_CUBLASLT", MEZZO_CUBLASLT_STAND_IN, 1);
 }
