@@ -27,8 +27,9 @@ enum class Float32MatmulPrecision : std::uint8_t { highest, high, medium };
 void set_float32_matmul_precision(Float32MatmulPrecision precision);
 [[nodiscard]] Float32MatmulPrecision float32_matmul_precision();
 
-// The elements that share a scale of a quantized tensor: all, or those of a row, which is the last dimension.
-enum class Granularity : std::uint8_t { tensor, row };
+// The elements that share a scale of a quantized tensor: all, those of a row, which is the last dimension, or
+// 32 consecutive ones of a row (MXFP8 of the OCP Microscaling Formats specification 1.0).
+enum class Granularity : std::uint8_t { tensor, row, block32 };
 
 namespace amp {
 
@@ -39,7 +40,7 @@ enum class WeightGrad : std::uint8_t {
 // Float8 products inside an Autocast scope: linear() and merged_linear() read float8 operands, all other ops
 // stay in the scope's 16-bit dtype. Operands are quantized when they are read (quantize()):
 //
-//   result           of         with a scale a tensor      with a scale a row
+//   result           of         with a scale a tensor      with a scale a row or block
 //   y = x W^T        x, W       E4M3, E4M3                 E4M3, E4M3
 //   dx = dy W        dy, W      E5M2, E4M3                 E4M3, E4M3
 //   dW = dy^T x      dy, x      E5M2, E4M3                 E4M3, E4M3
@@ -49,10 +50,10 @@ enum class WeightGrad : std::uint8_t {
 // quantization for the identity; with create_graph, first gradients do, too. (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.)
 struct Fp8 {
     Granularity granularity = Granularity::tensor;
-    bool exact_scale = false;  // QuantizeOptions::exact_scale
+    bool exact_scale = false;  // QuantizeOptions::exact_scale; not with blocks
     WeightGrad weight_grad = WeightGrad::fp8;
     // Products with fewer rows of x, in or out features stay in 16 bit, as do those with a size that is no
-    // multiple of 16, and weights of modules with set_fp8(false).
+    // multiple of 16, of 32 with scales of blocks, and weights of modules with set_fp8(false).
     std::int64_t least_size = 512;
 };
 

@@ -243,9 +243,11 @@ const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weig
     if (!autocast_takes(x) || !autocast_takes(weight)) return "an operand is float64 or on another device";
     if (!allows_fp8(weight)) return "set_fp8(false)";
     const std::int64_t in = x.size(-1), rows = in == 0 ? 0 : x.numel() / in;
+    const bool blocks = fp8.granularity == Granularity::block32;
     for (const std::int64_t size : {rows, in, weight.size(0)}) {
         if (size < fp8.least_size) return "a size is below least_size";
-        if (size % 16 != 0) return "a size is no multiple of 16";
+        if (size % (blocks ? 32 : 16) != 0)
+            return blocks ? "a size is no multiple of 32" : "a size is no multiple of 16";
     }
     return nullptr;
 }
@@ -286,7 +288,9 @@ namespace {
 
 void check_fp8(const AutocastOptions& options) {
     const Fp8& fp8 = *options.fp8;
-    check_enumerator("Autocast", "fp8.granularity", fp8.granularity, Granularity::row);
+    check_enumerator("Autocast", "fp8.granularity", fp8.granularity, Granularity::block32);
+    check(!fp8.exact_scale || fp8.granularity != Granularity::block32, ErrorKind::value,
+          "Autocast: fp8.exact_scale is true with granularity block32; scales of blocks are powers of two");
     check_enumerator("Autocast", "fp8.weight_grad", fp8.weight_grad, WeightGrad::low);
     check(fp8.least_size > 0, ErrorKind::value, "Autocast: fp8.least_size is ", fp8.least_size,
           "; it must be positive");
@@ -339,9 +343,9 @@ void clear_autocast_report() { thread_autocast().report.clear(); }
 
 std::ostream& operator<<(std::ostream& out, const AutocastOptions& options) {
     const char* const device = options.device ? name(*options.device) : "all";
-    const std::string fp8 = !options.fp8                                   ? ""
-                            : options.fp8->granularity == Granularity::row ? ", fp8=row"
-                                                                           : ", fp8=tensor";
+    constexpr const char* granularities[] = {"tensor", "row", "block32"};
+    const std::string fp8 =
+        options.fp8 ? fmt::format(", fp8={}", granularities[int(options.fp8->granularity)]) : "";
     return out << fmt::format("AutocastOptions(device={}, dtype={}, enabled={}, cache={}{})", device,
                               name(options.dtype), options.enabled, options.cache, fp8);
 }

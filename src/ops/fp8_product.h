@@ -1,16 +1,44 @@
 // Products of quantized matrices.
 #pragma once
 
+#include "kernels/activation.h"
 #include "mezzo/quantize.h"
 #include "ops/common.h"
 
 namespace mezzo {
 
-// a b^T for a [m, k] and b [n, k], in float32. Each has one scale, or one for each row.
+// Consecutive elements with one scale, of Granularity::block32.
+inline constexpr std::int64_t fp8_block = 32;
+inline bool has_blocks(const Quantized& q) {
+    return q.inverse.defined() && q.inverse.dtype() == float8_e8m0fnu;
+}
+
+// a b^T for a [m, k] and b [n, k], in float32. Each has one scale, one for each row, or both have one
+// for each block.
 Tensor product(const Quantized& a, const Quantized& b);
+
+// z = a b^T + bias and activation(z), rounded to `dtype` once. The bias [n] may be undefined.
+struct Fp8Epilogue {
+    Dtype dtype = float32;
+    Activation activation = Activation::none;
+    bool saves_pre_activation = false;
+};
+struct Fp8Result {
+    Tensor y, pre_activation = {};
+};
+Fp8Result product(const Quantized& a, const Quantized& b, const Tensor& bias, const Fp8Epilogue& epilogue);
 
 // The transposed matrix, for a tensor with one scale. With scales of rows codes are made anew, because the
 // groups that share a scale are others.
 Quantized transposed(const Quantized& q);
+
+// x [rows, cols] with one scale, and the transposed matrix. Products read codes along their rows, so a
+// device's kernel writes both in one pass; elsewhere they share their memory. If only the transposed matrix
+// is wanted, the codes of the other may be undefined.
+struct QuantizedBoth {
+    Quantized matrix, transposed;
+};
+enum class Wanted : std::uint8_t { both, transposed };
+QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wanted wanted = Wanted::both);
 
 }  // namespace mezzo

@@ -2,7 +2,9 @@
 
 #include "autograd/autocast_state.h"
 #include "core/enumerators.h"
-#include "ops/common.h"
+#include "kernels/dispatch.h"
+#include "kernels/fp8.h"
+#include "ops/fp8_product.h"
 
 namespace mezzo {
 
@@ -24,6 +26,53 @@ Tensor power_below(const Tensor& x) {
     return where(power > x, power * 0.5, power);
 }
 
+const KernelCache quantize_kernel(kernel_id<kernels::Quantize>);
+
+// The device's kernel, or null if there is none for x.
+AnyKernel* kernel_of(const Tensor& x) {
+    return x.dtype() == float64 || x.numel() == 0 ? nullptr : quantize_kernel.on(x.device().type());
+}
+
+// The codes of x in its shape, scales of the shape `groups`, their inverses, and the codes of the transposed
+// matrix. `has` says which codes are made.
+struct Has {
+    bool matrix = true, transposed = false;
+};
+Tensors run(AnyKernel* kernel, const Tensor& x, const QuantizeOptions& options, const Shape& groups,
+            const Has& has) {
+    const std::int64_t cols = x.dim() > 0 ? x.size(-1) : 1, rows = x.numel() / cols;
+    const TensorOptions codes{.dtype = options.dtype, .device = x.device()}, scales{.device = x.device()};
+    const Tensor matrix = x.contiguous().reshape({rows, cols});
+    Tensors out{has.matrix ? empty({rows, cols}, codes) : Tensor(), empty(groups, scales),
+                empty(groups, scales)};
+    if (has.transposed) out.push_back(empty({cols, rows}, codes));
+    const kernels::Quantize at{options.dtype, options.granularity == Granularity::row, options.exact_scale};
+    kernel({&matrix, 1}, &at, out);
+    if (has.matrix) out[0] = out[0].reshape(x.shape());
+    return out;
+}
+
+// The shape of x with its last dimension in blocks.
+Shape in_blocks(const Tensor& x) {
+    Shape shape = x.shape();
+    shape.back() /= fp8_block;
+    shape.push_back(fp8_block);
+    return shape;
+}
+
+// Each block as a row.
+Quantized quantize_blocks(const Tensor& x, const QuantizeOptions& options) {
+    check(!options.exact_scale, ErrorKind::value,
+          "quantize: exact_scale is true with granularity block32; scales of blocks are powers of two");
+    check(x.size(-1) % fp8_block == 0, ErrorKind::shape, "quantize: x has shape ", x.shape(),
+          "; with granularity block32 its last dimension must be a multiple of 32");
+    const Shape blocks = in_blocks(x);
+    const Quantized q =
+        quantize(x.reshape(blocks), {.dtype = options.dtype, .granularity = Granularity::row});
+    const Tensor scale = q.scale.squeeze(-1);
+    return {q.codes.reshape(x.shape()), scale, cast(1.0 / scale, float8_e8m0fnu)};
+}
+
 }  // namespace
 
 Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
@@ -31,18 +80,23 @@ Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
     check_dtype("quantize", options.dtype);
     check(options.dtype == float8_e4m3fn || options.dtype == float8_e5m2, ErrorKind::dtype,
           "quantize: dtype is ", options.dtype, "; it must be float8_e4m3fn or float8_e5m2");
-    check_enumerator("quantize", "granularity", options.granularity, Granularity::row);
+    check_enumerator("quantize", "granularity", options.granularity, Granularity::block32);
     check(options.granularity == Granularity::tensor || x.dim() > 0, ErrorKind::shape,
           "quantize: a scale for each row of a tensor without dimensions");
     const NoGrad no_grad;
     const NoAutocast plain;
-    const Tensor wide = cast(x, float32);
+    if (options.granularity == Granularity::block32) return quantize_blocks(x, options);
     Shape groups = x.shape();
     for (int d = options.granularity == Granularity::row ? groups.size() - 1 : 0; d < groups.size(); ++d)
         groups[d] = 1;
     if (x.numel() == 0)
         return {empty(x.shape(), {.dtype = options.dtype, .device = x.device()}),
                 ones(groups, {.device = x.device()})};
+    if (AnyKernel* const kernel = kernel_of(x)) {
+        const Tensors made = run(kernel, x, options, groups, {});
+        return {made[0], made[1], made[2]};
+    }
+    const Tensor wide = cast(x, float32);
     const Tensor top = largest(wide, options.granularity);
     const double largest_code = dtype_info(options.dtype).max;
     // Without infinities on the way, which DetectAnomaly would report.
@@ -54,12 +108,26 @@ Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
     return {cast(clamp(scaled, -largest_code, largest_code), options.dtype), scale};
 }
 
+QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wanted wanted) {
+    AnyKernel* const kernel = kernel_of(x);
+    if (kernel == nullptr) {
+        const Quantized q = quantize(x, options);
+        return {q, transposed(q)};
+    }
+    const NoGrad no_grad;
+    const NoAutocast plain;
+    const Tensors made =
+        run(kernel, x, options, {1, 1}, {.matrix = wanted == Wanted::both, .transposed = true});
+    return {{made[0], made[1], made[2]}, {made[3], made[1], made[2]}};
+}
+
 Tensor dequantize(const Quantized& q, Dtype dtype) {
     check(q.codes.defined() && q.scale.defined(), ErrorKind::value,
           "dequantize: codes or scale are undefined");
     const NoGrad no_grad;
     const NoAutocast plain;
-    const Tensor x = cast(q.codes, float32) / q.scale;
+    Tensor x = cast(q.codes, float32);
+    x = has_blocks(q) ? (x.reshape(in_blocks(x)) / q.scale.unsqueeze(-1)).reshape(x.shape()) : x / q.scale;
     if (dtype != float16) return cast(x, dtype);
     constexpr double largest_float16 = 65504;  // codes may be rounded beyond it
     return cast(where(isfinite(x), clamp(x, -largest_float16, largest_float16), x), dtype);

@@ -57,3 +57,13 @@ TEST_CASE("page below 16 bit: quantize()", "[docs]") {
     CHECK(scale == 8);
     CHECK(back == std::vector<float>{0.1015625f, -2, 30});
 }
+
+TEST_CASE("page below 16 bit: MXFP8", "[docs]") {
+    // begin
+    const mz::Quantized blocks = mz::quantize(mz::randn({4, 64}), {.granularity = mz::Granularity::block32});
+    const mz::Tensor scale = blocks.scale;      // [4, 2] in float32: codes = x scale
+    const mz::Tensor factors = blocks.inverse;  // [4, 2] in float8_e8m0fnu: x = codes factors, as in MX files
+    // end
+    CHECK(scale.shape() == mz::Shape{4, 2});
+    CHECK(factors.dtype() == mz::float8_e8m0fnu);
+}

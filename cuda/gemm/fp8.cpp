@@ -1,0 +1,84 @@
+// Products of float8 codes, by cuBLASLt where it multiplies them, otherwise of the codes as bfloat16.
+#include "cuda/gemm/fp8.h"
+
+#include <algorithm>
+
+#include "core/tensor_impl.h"
+#include "cuda/kernels.h"
+#include "cuda/runtime/runtime.h"
+#include "kernels/fp8.h"
+
+namespace mezzo::cuda {
+namespace {
+
+// The codes in bfloat16, which holds each of them exactly.
+Tensor widened(const Tensor& codes) {
+    const Tensor wide = empty(codes.shape(), {.dtype = bfloat16, .device = codes.device()});
+    cuda_kernels::cast({&codes, 1}, {}, {&wide, 1});
+    return wide;
+}
+
+void multiply_as_bfloat16(const Gemm& g, const Tensor& a, const Tensor& b) {
+    const Tensor wide_a = widened(a), wide_b = widened(b);
+    const Tensor sums = empty({g.m, g.n}, {.device = a.device()});
+    Gemm plain;
+    plain.m = g.m, plain.n = g.n, plain.k = g.k;
+    plain.trans_b = true;
+    plain.a = raw(wide_a), plain.b = raw(wide_b), plain.c = raw(sums);
+    plain.a_type = plain.b_type = bfloat16;
+    plain.lda = plain.ldb = g.lda;
+    plain.ldc = g.n;
+    gemm(plain);
+    scale_sums(g, static_cast<const float*>(raw(sums)));
+}
+
+}  // namespace
+}  // namespace mezzo::cuda
+
+namespace mezzo::cuda_kernels {
+
+using namespace mezzo::cuda;
+
+void fp8_product(In in, const kernels::Fp8Product& at, Out out) {
+    set_device(out[0].device().index);
+    const Tensor &a = in[0], &b = in[1];
+    Gemm g;
+    g.m = a.size(0), g.n = b.size(0), g.k = a.size(1);
+    if (g.m == 0 || g.n == 0) return;
+    g.trans_b = true;
+    g.a = raw(a), g.b = raw(b), g.c = raw(out[0]);
+    g.a_type = a.dtype(), g.b_type = b.dtype(), g.c_type = out[0].dtype();
+    g.lda = g.ldb = std::max(g.k, std::int64_t(1));
+    g.ldc = g.n;
+    g.a_scale = static_cast<const float*>(raw(in[2]));
+    g.b_scale = static_cast<const float*>(raw(in[3]));
+    g.row_scales = at.by_row;
+    if (in.size() > 4 && in[4].defined()) {
+        g.bias = raw(in[4]);
+        g.bias_type = in[4].dtype();
+    }
+    if (out.size() > 1) g.pre_activation = raw(out[1]);
+    g.activation = at.activation;
+    if (!try_gemm(g)) multiply_as_bfloat16(g, a, b);
+}
+
+void quantize(In in, const kernels::Quantize& at, Out out) {
+    const Tensor& x = in[0];
+    set_device(x.device().index);
+    if (x.numel() == 0) return;
+    QuantizeArguments q{};
+    q.x = raw(x);
+    q.x_type = x.dtype(), q.dtype = at.dtype;
+    q.rows = x.size(0), q.cols = x.size(1);
+    if (out[0].defined()) q.codes = raw(out[0]);
+    if (out.size() > 3) q.transposed = raw(out[3]);
+    q.scale = static_cast<float*>(raw(out[1]));
+    q.inverse = static_cast<float*>(raw(out[2]));
+    q.by_row = at.by_row, q.exact = at.exact;
+    quantize_codes(q);
+}
+
+constexpr KernelEntry entries[] = {kernel_entry<fp8_product>(), kernel_entry<quantize>()};
+constinit const KernelList fp8_list = entries;
+
+}  // namespace mezzo::cuda_kernels

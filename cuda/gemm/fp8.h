@@ -1,0 +1,25 @@
+// Kernels around products of float8 codes.
+#pragma once
+
+#include "cuda/gemm/gemm.h"
+
+namespace mezzo::cuda {
+
+// C = activation(a_scale b_scale sums + bias), and the value before the activation, for float32 sums [m, n]
+// that another product has made of the same codes. Multiplies by the smaller factor first, as the product of
+// both may leave the range of float32.
+void scale_sums(const Gemm& g, const float* sums);
+
+// Arguments of quantize_codes(): x [rows, cols] without gaps. Null for results that are not wanted.
+struct QuantizeArguments {
+    const void* x;
+    Dtype x_type, dtype;  // float32 or 16 bit; float8_e4m3fn or float8_e5m2
+    std::int64_t rows, cols;
+    void *codes, *transposed;  // transposed: of one scale only
+    float *scale, *inverse;
+    bool by_row, exact;
+};
+// Codes and scales by the formulas of quantize(), in two launches, one with by_row.
+void quantize_codes(const QuantizeArguments& q);
+
+}  // namespace mezzo::cuda

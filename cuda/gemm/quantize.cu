@@ -1,0 +1,170 @@
+// Float8 codes of a matrix and of its transposed, and their scales.
+#include <algorithm>
+#include <cfloat>
+
+#include "cuda/gemm/device.cuh"
+#include "cuda/gemm/fp8.h"
+#include "cuda/reduce/ticket.cuh"
+
+namespace mezzo::cuda {
+namespace {
+
+constexpr unsigned threads = 256;
+constexpr int most_parts = 1024;  // blocks that search for the largest magnitude
+constexpr int tile = 64;
+constexpr int column_pack = 16;  // codes of a column that a thread writes together
+
+template <class T, int pack> __device__ float largest_of(const Vec<T, pack>& v, float top) {
+    MEZZO_UNROLL
+    for (int i = 0; i < pack; ++i) top = Max()(std::fabs(to_float(v.v[i])), top);
+    return top;
+}
+
+// The largest magnitude of each block's elements.
+template <class T, int pack> __global__ void largest_kernel(const T* x, std::int64_t n, float* parts) {
+    float top = 0;
+    const auto* const packs = reinterpret_cast<const Vec<T, pack>*>(x);
+    for (std::int64_t i = first_item(); i < n / pack; i += item_step()) top = largest_of(packs[i], top);
+    top = block_reduce(top, 0.0f, Max());
+    if (threadIdx.x == 0) parts[blockIdx.x] = top;
+}
+
+// The scale of elements up to `top`, for codes up to `largest`.
+__device__ float scale_of(float top, float largest, bool exact) {
+    if (!(top > 0) || !(top <= FLT_MAX)) return 1;
+    const float least = largest * 0x1p-126f;
+    float ratio = largest / (top < least ? least : top);
+    ratio = ratio < 0x1p-126f ? 0x1p-126f : ratio > 0x1p126f ? 0x1p126f : ratio;
+    if (exact) return ratio;
+    unsigned bits = 0;
+    std::memcpy(&bits, &ratio, sizeof bits);
+    bits &= 0x7f800000u;
+    std::memcpy(&ratio, &bits, sizeof bits);
+    return ratio;
+}
+
+// NaN for what is not finite.
+template <class Code> __device__ Code code_of(float x, float scale, float largest) {
+    const float y = x * (std::isfinite(x) ? scale : 0.0f);
+    return from_float<Code>(y < -largest ? -largest : y > largest ? largest : y);
+}
+
+template <class Code, class T, int pack>
+__device__ Vec<Code, pack> codes_of(const Vec<T, pack>& v, float scale, float largest) {
+    Vec<Code, pack> codes;
+    MEZZO_UNROLL
+    for (int i = 0; i < pack; ++i) codes.v[i] = code_of<Code>(to_float(v.v[i]), scale, largest);
+    return codes;
+}
+
+// Writes the codes of one tile, from shared memory, as rows of the transposed matrix.
+template <class Code> __device__ void store_columns(const QuantizeArguments& q,
+                                                    const Code (&codes)[tile][tile + 4], std::int64_t row,
+                                                    std::int64_t column) {
+    constexpr int packs = tile / column_pack;
+    auto* const to = static_cast<Code*>(q.transposed);
+    for (int item = int(threadIdx.x); item < tile * packs; item += int(threads)) {
+        const int c = item / packs, r = item % packs * column_pack;
+        if (column + c >= q.cols || row + r >= q.rows) continue;
+        Code* const line = to + (column + c) * q.rows + row + r;
+        if (q.rows % column_pack == 0) {
+            Vec<Code, column_pack> values;
+            MEZZO_UNROLL
+            for (int i = 0; i < column_pack; ++i) values.v[i] = codes[r + i][c];
+            *reinterpret_cast<Vec<Code, column_pack>*>(line) = values;
+        } else {
+            for (int i = 0; i < column_pack && row + r + i < q.rows; ++i) line[i] = codes[r + i][c];
+        }
+    }
+}
+
+// Tiles of 64 x 64 codes. Each block first reduces the parts of the maximum to the scale.
+template <class T, class Code, int pack>
+__global__ void code_kernel(QuantizeArguments q, const float* parts, int count, float largest) {
+    MEZZO_SHARED(Code, codes, [tile][tile + 4]);
+    float top = 0;
+    for (int i = int(threadIdx.x); i < count; i += int(threads)) top = Max()(parts[i], top);
+    const float scale = scale_of(block_reduce(top, 0.0f, Max()), largest, q.exact);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *q.scale = scale, *q.inverse = 1 / scale;
+    const auto* const x = static_cast<const T*>(q.x);
+    const std::int64_t across = (q.cols + tile - 1) / tile, tiles = across * ((q.rows + tile - 1) / tile);
+    for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const std::int64_t row = t / across * tile, column = t % across * tile;
+        for (int item = int(threadIdx.x); item < tile * tile / pack; item += int(threads)) {
+            const int r = item / (tile / pack), c = item % (tile / pack) * pack;
+            if (row + r >= q.rows || column + c >= q.cols) continue;
+            const std::int64_t at = (row + r) * q.cols + column + c;
+            const auto made = codes_of<Code>(*reinterpret_cast<const Vec<T, pack>*>(x + at), scale, largest);
+            if (q.codes != nullptr)
+                *reinterpret_cast<Vec<Code, pack>*>(static_cast<Code*>(q.codes) + at) = made;
+            MEZZO_UNROLL
+            for (int i = 0; i < pack; ++i) codes[r][c + i] = made.v[i];
+        }
+        if (q.transposed == nullptr) continue;
+        __syncthreads();
+        store_columns(q, codes, row, column);
+        __syncthreads();
+    }
+}
+
+// A warp takes one row after another: its largest magnitude, then its codes.
+template <class T, class Code, int pack> __global__ void row_code_kernel(QuantizeArguments q, float largest) {
+    const std::int64_t packs = q.cols / pack;
+    const int lane = int(threadIdx.x) % 32;
+    const std::int64_t first = std::int64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
+    for (std::int64_t row = first; row < q.rows; row += std::int64_t(gridDim.x) * (threads / 32)) {
+        const auto* const x =
+            reinterpret_cast<const Vec<T, pack>*>(static_cast<const T*>(q.x) + row * q.cols);
+        float top = 0;
+        for (std::int64_t i = lane; i < packs; i += 32) top = largest_of(x[i], top);
+        const float scale = scale_of(warp_reduce(top, Max()), largest, q.exact);
+        if (lane == 0) q.scale[row] = scale, q.inverse[row] = 1 / scale;
+        auto* const to = reinterpret_cast<Vec<Code, pack>*>(static_cast<Code*>(q.codes) + row * q.cols);
+        for (std::int64_t i = lane; i < packs; i += 32) to[i] = codes_of<Code>(x[i], scale, largest);
+    }
+}
+
+template <class T, class Code, int pack> void run(const QuantizeArguments& q) {
+    const auto largest = static_cast<float>(dtype_info(q.dtype).max);
+    if (q.by_row)
+        return launch(row_code_kernel<T, Code, pack>, grid_for(q.rows, threads / 32), threads, 0, q, largest);
+    const std::int64_t n = q.rows * q.cols;
+    const unsigned blocks = std::min(grid_for((n / pack + 3) / 4, threads), unsigned(most_parts));
+    const Scratch parts(Device(DeviceType::cuda, current_device()), most_parts * std::int64_t(sizeof(float)));
+    launch(largest_kernel<T, pack>, blocks, threads, 0, static_cast<const T*>(q.x), n, parts.as<float>());
+    const std::int64_t tiles = (q.rows + tile - 1) / tile * ((q.cols + tile - 1) / tile);
+    const auto limit = std::int64_t(grid_limit(threads));
+    launch(code_kernel<T, Code, pack>, static_cast<unsigned>(std::min(tiles, limit)), threads, 0, q,
+           parts.as<float>(), int(blocks), largest);
+}
+
+// Sums that another product has made of the codes, with the factors, bias and activation.
+__global__ void scale_kernel(Gemm g, const float* sums) {
+    for (std::int64_t i = first_item(); i < g.m * g.n; i += item_step()) {
+        const std::int64_t row = i / g.n, column = i % g.n, at = row * g.ldc + column;
+        const float a = g.a_scale[g.row_scales ? row : 0], b = g.b_scale[g.row_scales ? column : 0];
+        float value = sums[i] * (a < b ? a : b) * (a < b ? b : a);
+        if (g.bias != nullptr) value += load<float>(g.bias, g.bias_type, column);
+        if (g.pre_activation != nullptr) store(g.pre_activation, g.c_type, at, value);
+        store(g.c, g.c_type, at, activate(g.activation, value));
+    }
+}
+
+}  // namespace
+
+void scale_sums(const Gemm& g, const float* sums) {
+    launch(scale_kernel, grid_for(g.m * g.n), 256, 0, g, sums);
+}
+
+void quantize_codes(const QuantizeArguments& q) {
+    visit_dtype<Dtypes::up_to_32bit>(q.x_type, [&]<class T>(std::type_identity<T>) {
+        constexpr int wide = 16 / sizeof(T);
+        const bool packs = q.cols % wide == 0 && reinterpret_cast<std::uintptr_t>(q.x) % 16 == 0;
+        if (q.dtype == float8_e4m3fn)
+            packs ? run<T, float8_e4m3fn_t, wide>(q) : run<T, float8_e4m3fn_t, 1>(q);
+        else
+            packs ? run<T, float8_e5m2_t, wide>(q) : run<T, float8_e5m2_t, 1>(q);
+    });
+}
+
+}  // namespace mezzo::cuda
