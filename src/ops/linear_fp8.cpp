@@ -39,20 +39,24 @@ public:
         const Tensor x = matrix_of(cached_cast(in[0], low_)), weight = cached_cast(in[1], low_);
         const NoAutocast plain;
         context.saved.resize(saved_tensors);
-        const Quantized qx = operand(x);
-        Tensor z = product(qx, operand(weight));
-        if (in.size() > 2) z = z + cast(in[2], float32);
-        const Tensor y = cast(activated(z, activation_), low_);
-        if (needs(context, 1) || reads_operands()) context.saved[of_x] = saves_codes() ? qx.codes : x;
+        const bool saves_x = needs(context, 1) || reads_operands();
+        const QuantizedBoth both =
+            saves_x && saves_codes() ? both_operands(x) : QuantizedBoth{operand(x), {}};
+        const Quantized& qx = both.matrix;
+        const bool curved = activation_ != Activation::none && activation_ != Activation::relu;
+        const Fp8Result z =
+            product(qx, operand(weight), in.size() > 2 ? in[2] : Tensor(),
+                    {.dtype = low_, .activation = activation_, .saves_pre_activation = curved});
+        if (saves_x) context.saved[of_x] = saves_codes() ? both.transposed.codes : x;
         context.saved[of_scale] = qx.scale;
         if (needs(context, 0) || reads_operands()) context.saved[of_weight] = weight;
         Shape shape = x_shape_;
         shape.back() = weight.size(0);
-        Tensor result = y.reshape(shape);
+        Tensor result = z.y.reshape(shape);
         if (activation_ == Activation::relu)
             context.saved[of_activation] = result;
-        else if (activation_ != Activation::none)
-            context.saved[of_activation] = cast(z, low_);
+        else
+            context.saved[of_activation] = z.pre_activation;
         return {result};
     }
 
@@ -62,12 +66,12 @@ public:
         if (grad_enabled()) return recorded(context, dy);
         const Tensor dz = before_activation(dy, context);
         Tensors result(context.needs_grad.size());
-        const Quantized qdz =
-            needs(context, 0) || (needs(context, 1) && saves_codes()) ? gradient_operand(dz) : Quantized{};
+        const QuantizedBoth qdz = gradient_operands(dz, context);
         if (needs(context, 0)) {
             const Tensor& weight = context.saved[of_weight];
-            const Quantized columns = by_tensor() ? transposed(operand(weight)) : operand(weight.t());
-            result[0] = cast(product(qdz, columns), dtypes_[0]).reshape(x_shape_);
+            const Quantized columns =
+                by_tensor() ? both_operands(weight, Wanted::transposed).transposed : operand(weight.t());
+            result[0] = cast(product(qdz.matrix, columns), dtypes_[0]).reshape(x_shape_);
         }
         if (needs(context, 1)) result[1] = cast(weight_gradient(dz, qdz, context), dtypes_[1]);
         if (needs(context, 2)) result[2] = cast(bias_grad(dz, float32), dtypes_[2]);
@@ -75,8 +79,8 @@ public:
     }
 
 private:
-    // The saved tensors: x as codes or in 16 bit, its scale, the weight in 16 bit, and the tensor that the
-    // gradient of the activation reads. Tensors that no gradient reads are undefined.
+    // The saved tensors: x in 16 bit or as codes of the transposed matrix, its scale, the weight in 16 bit,
+    // and the tensor that the gradient of the activation reads. Tensors that no gradient reads are undefined.
     enum Saved : std::uint8_t { of_x, of_scale, of_weight, of_activation, saved_tensors };
     static bool needs(const autograd::Context& context, std::size_t i) {
         return i < context.needs_grad.size() && context.needs_grad[i];
@@ -85,14 +89,23 @@ private:
     bool reads_operands() const { return activation_ != Activation::none && activation_ != Activation::relu; }
     bool by_tensor() const { return fp8_.granularity == Granularity::tensor; }
     bool saves_codes() const { return by_tensor() && fp8_.weight_grad == amp::WeightGrad::fp8; }
-    Quantized quantized(const Tensor& x, Dtype dtype) const {
-        return quantize(x,
-                        {.dtype = dtype, .granularity = fp8_.granularity, .exact_scale = fp8_.exact_scale});
+    QuantizeOptions options(Dtype dtype) const {
+        return {.dtype = dtype, .granularity = fp8_.granularity, .exact_scale = fp8_.exact_scale};
+    }
+    Quantized operand(const Tensor& x) const { return quantize(x, options(float8_e4m3fn)); }
+    QuantizedBoth both_operands(const Tensor& x, Wanted wanted = Wanted::both) const {
+        return quantize_both(x, options(float8_e4m3fn), wanted);
     }
     // Scales of rows fit each gradient, so it needs no wider range than the other operands.
-    Quantized operand(const Tensor& x) const { return quantized(x, float8_e4m3fn); }
-    Quantized gradient_operand(const Tensor& dz) const {
-        return quantized(dz, by_tensor() ? float8_e5m2 : float8_e4m3fn);
+    Dtype gradient_dtype() const { return by_tensor() ? float8_e5m2 : float8_e4m3fn; }
+    Quantized gradient_operand(const Tensor& dz) const { return quantize(dz, options(gradient_dtype())); }
+    // Operands of the products of dx and, with codes of one scale, of dW.
+    QuantizedBoth gradient_operands(const Tensor& dz, const autograd::Context& context) const {
+        if (needs(context, 1) && saves_codes())
+            return quantize_both(dz, options(gradient_dtype()),
+                                 needs(context, 0) ? Wanted::both : Wanted::transposed);
+        if (needs(context, 0)) return {gradient_operand(dz), {}};
+        return {};
     }
 
     Tensor before_activation(const Tensor& dy, const autograd::Context& context) const {
@@ -100,10 +113,11 @@ private:
         return through_activation(activation_, dy, matrix_of(context.saved[of_activation]));
     }
 
-    Tensor weight_gradient(const Tensor& dz, const Quantized& qdz, const autograd::Context& context) const {
+    Tensor weight_gradient(const Tensor& dz, const QuantizedBoth& qdz,
+                           const autograd::Context& context) const {
         const Tensor& x = context.saved[of_x];
         if (fp8_.weight_grad == amp::WeightGrad::low) return product_as(dz.t(), x, float32);
-        if (by_tensor()) return product(transposed(qdz), transposed({x, context.saved[of_scale]}));
+        if (by_tensor()) return product(qdz.transposed, {x, context.saved[of_scale]});
         return product(gradient_operand(dz.t()), operand(x.t()));
     }
 
@@ -111,7 +125,7 @@ private:
     Tensors recorded(const autograd::Context& context, const Tensor& dy) const {
         Tensor x = context.saved[of_x], weight = context.saved[of_weight];
         if (x.defined()) {
-            if (saves_codes()) x = dequantize({x, context.saved[of_scale]}, low_);
+            if (saves_codes()) x = dequantize({x.t(), context.saved[of_scale]}, low_);
             x = x.reshape(x_shape_);
             x = matrix_of(edges_[0].needed() ? reattach(x, edges_[0], dtypes_[0]) : x);
         }
