@@ -194,6 +194,16 @@ Make op_case(const std::vector<mz::Shape>& shapes, const std::function<mz::Tenso
     return [=](const Settings& s) { return op_step(s, shapes, op); };
 }
 
+// A layer of n x n weights without gradients, on n rows; in float8 with one scale a tensor, or in the inputs'
+// dtype.
+Make layer_case(std::int64_t n, bool fp8) {
+    return op_case({{n, n}, {n, n}}, [fp8](const mz::Tensors& x) {
+        if (!fp8) return mz::linear(x[0], x[1]);
+        const mz::amp::Autocast scope({.dtype = mz::bfloat16, .fp8 = mz::amp::Fp8{.least_size = 16}});
+        return mz::linear(x[0], x[1]);
+    });
+}
+
 const std::map<std::string, Make>& cases() {
     using In = const mz::Tensors&;
     static constexpr auto cifar = mz::nn::ResNetStem::cifar;
@@ -228,6 +238,12 @@ const std::map<std::string, Make>& cases() {
         {"copy", op_case({{512, 1 << 20}}, [](In x) { return x[0].clone(); })},
         {"linear",
          op_case({{256, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
+        {"linear1024", layer_case(1024, false)},
+        {"linear1024_fp8", layer_case(1024, true)},
+        {"linear4096", layer_case(4096, false)},
+        {"linear4096_fp8", layer_case(4096, true)},
+        {"linear8192", layer_case(8192, false)},
+        {"linear8192_fp8", layer_case(8192, true)},
         {"gemv",
          op_case({{1, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
         {"add", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return x[0] + x[1]; })},

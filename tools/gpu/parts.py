@@ -139,6 +139,13 @@ def rates(args):
     return Part("rates of the machine", "benchmark", 20, commands)
 
 
+def float8(args):
+    """Layers in float8 beside bfloat16: the size from which on float8 pays (amp::Fp8::least_size)."""
+    cases = [f"linear{size}{dtype}" for size in (1024, 4096, 8192) for dtype in ("", "_fp8")]
+    commands = [c for case in cases for c in benchmark(args, case, "bfloat16", {"mezzo": []}, 0).commands]
+    return Part("layers in float8", "benchmark", 15, commands)
+
+
 def profile(args, case, precision):
     commands = [Command([str(args.out / "bench"), "--case", case, *options_of(precision), "--threads", "1", "--device", "cuda",
                          "--profile", "20", *options], 40, {"case": case, "precision": precision, "side": side})
@@ -185,6 +192,7 @@ def parts(args, plan):
         *check("racecheck"),
         *check("synccheck"),
         *check("initcheck"),
+        float8(args),
         *bench("recipe512", "float16", single("recipe512"), 10, ", one option at a time"),
         profile(args, "bert_base128", "float16"),
         search(args, "bert_base128", 20),
