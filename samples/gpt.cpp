@@ -265,6 +265,7 @@ void continue_prompt(const Options& o, const Vocabulary& vocabulary, mz::nn::Cau
         printer.add(id);
         return true;
     };
+    if (o.quantize) mz::nn::quantize_weights(model);
     const mz::nn::EvalMode evaluation(model);
     const mz::amp::Autocast scope(program::autocast(o.precision));
     fmt::print("\n{}", o.prompt);

@@ -146,13 +146,15 @@ Step lstm_step(const Settings& s, std::int64_t hidden, std::int64_t batch, std::
                          [=, &s] { return mz::mse_loss(net(x.to(s.device)).output, y.to(s.device)); });
 }
 
-// One token of a text of GPT-2 small, which begins anew after 96 tokens. 16 bit means a model of that dtype.
-Step generation_step(const Settings& s) {
+// One token of a text of GPT-2 small, which begins anew after 96 tokens. 16 bit means a model of that dtype;
+// its weights may have 8 bits.
+Step generation_step(const Settings& s, bool quantize) {
     mz::manual_seed(0);
     auto model = std::make_shared<mz::nn::Gpt>(mz::nn::GptConfig{});
     model->eval();
     model->to(s.device);
     model->to(s.dtype());
+    if (quantize) mz::nn::quantize_weights(*model);
     auto cache = std::make_shared<mz::nn::KeyValueCache>(128);
     auto token = std::make_shared<std::int64_t>(0);
     return [=, &s] {
@@ -230,7 +232,8 @@ const std::map<std::string, Make>& cases() {
          [](const Settings& s) { return resnet_step(s, 50, mz::nn::ResNetStem::imagenet, 8, 224); }},
         {"resnet50_infer", [](const Settings& s) { return resnet_inference(s, 1); }},
         {"resnet50_infer8", [](const Settings& s) { return resnet_inference(s, 8); }},
-        {"gpt2_token", generation_step},
+        {"gpt2_token", [](const Settings& s) { return generation_step(s, false); }},
+        {"gpt2_token_int8", [](const Settings& s) { return generation_step(s, true); }},
         {"lstm512", [](const Settings& s) { return lstm_step(s, 512, 32, 64); }},
         {"resnet20", [](const Settings& s) { return resnet_step(s, 20, cifar, 128, 32); }},
         {"matmul", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return mz::matmul(x[0], x[1]); })},

@@ -187,6 +187,10 @@ public:
     [[nodiscard]] virtual Tensor as_saved(std::string_view field, const Tensor& tensor) const;
     // True for normalisation layers, which the amp presets O2 keeps in float32.
     [[nodiscard]] virtual bool is_normalization() const { return false; }
+    // Whether linear() alone reads a parameter as a matrix [out, in], perhaps besides embedding(), so that
+    // quantize_weights() may replace it. path: a field of this module, or one of a submodule, such as
+    // "transformer.wte.weight" of a model whose output layer multiplies by its token embedding.
+    [[nodiscard]] virtual bool is_linear_weight(std::string_view /*path*/) const { return false; }
     // For modules whose copies share submodules, such as Sequential: replaces each submodule by its
     // own_copy().
     virtual void own_copies(detail::OwnCopies&) {}

@@ -45,6 +45,7 @@ public:
         return with_hooks([this](const Tensor& x) { return linear(x, weight, bias); }, input);
     }
     std::string describe() const override;
+    bool is_linear_weight(std::string_view path) const override { return path == "weight"; }
 
     Parameter weight;  // [out_features, in_features]
     Parameter bias;    // [out_features], undefined without bias

@@ -1,7 +1,11 @@
-// Numbers as float8 codes and scales, as products under Autocast with AutocastOptions::fp8 read them.
+// Numbers as 8-bit codes and scales: operands of products under Autocast with AutocastOptions::fp8, and
+// weights for inference.
 //
 //   const Quantized q = quantize(x);           // x [64, 128] in float8_e4m3fn, one scale
 //   const Tensor y = dequantize(q, bfloat16);  // codes / scale
+//
+//   net.eval();
+//   nn::quantize_weights(net);                 // int8, 8.5 bits a weight
 #pragma once
 
 #include "mezzo/matmul_precision.h"
@@ -37,6 +41,41 @@ struct Quantized {
 // codes / scale in float32, rounded to the dtype; finite numbers stay finite in float16.
 [[nodiscard]] Tensor dequantize(const Quantized& q, Dtype dtype = float32);
 
+// The scale of an 8-bit weight, [out, groups] for codes [out, in]; undefined for other tensors. A weight is
+// codes times scale, so the scale is the reciprocal of Quantized's.
+[[nodiscard]] Tensor weight_scale(const Tensor& weight);
+// The weight's numbers, codes times scale in float32 rounded to the dtype, without gradient. Error(value) for
+// a tensor without a scale.
+[[nodiscard]] Tensor dequantize_weight(const Tensor& weight, Dtype dtype = float32);
+
+namespace nn {
+
+class Module;
+
+struct QuantizeWeightsOptions {
+    Dtype dtype = int8;  // or float8_e4m3fn
+    // int8: neighbouring in features that share a scale, a multiple of 32. A row whose length it does not
+    // divide has one scale, and so has each row in float8_e4m3fn.
+    std::int64_t group = 32;
+};
+// Replaces the weights of linear layers by 8-bit codes with scales, for inference: those of Linear and
+// MultiheadAttention, and the output matrices of Gpt, Llama and BERT's heads, which may be token embeddings,
+// too (Module::is_linear_weight()). The tensors stay the same objects, now of the codes' dtype, and lose
+// requires_grad and their gradient; weights in 8 bit already stay as they are.
+//
+//   int8           scale = max |w| / 127 of a group in bfloat16, code = w / scale to the nearest
+//   float8_e4m3fn  scale = max |w| / 448 of a row in float32
+//
+// linear(), merged_linear() and embedding() read such weights, other ops throw Error(dtype). Gradients of
+// inputs work; the weight's own does not exist: set_requires_grad(), unfreeze() and optimizers throw
+// Error(dtype). On the CPU products of up to 8 rows read the codes. Products of more rows, in float64, and on
+// other devices read a copy of the weight in the dtype of x. state_dict() has the codes as "weight" and the
+// scale as "weight_scale"; load_state_dict() and io::load_weights() take weights in 8 bit and floating ones,
+// for both kinds of module. Errors, with nothing changed: dtype for other dtypes, value for a group that is
+// no positive multiple of 32, and value for a weight that is not finite.
+void quantize_weights(Module& module, const QuantizeWeightsOptions& options = {});
+
+}  // namespace nn
 }  // namespace mezzo
 
 #pragma GCC visibility pop

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mezzo/nn.h"
@@ -66,6 +67,7 @@ public:
     [[nodiscard]] Tensor joined_heads(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionMasks& masks = {}) const;
     std::string describe() const override;
+    bool is_linear_weight(std::string_view path) const override { return path.ends_with("_proj_weight"); }
 
     Parameter in_proj_weight;  // [3 embed_dim, embed_dim]: of query, key, value
     // [embed_dim, embed_dim], [embed_dim, kdim], [embed_dim, vdim]: instead of in_proj_weight

@@ -25,6 +25,7 @@ struct Options {
     std::string checkpoints, tensorboard, out;
     bool resume = false;
     std::string prompt = "This License ";
+    bool quantize = false;
     mezzo::nn::GenerateOptions generate = {.max_new_tokens = 200, .sampling = {.temperature = 0.8}};
     std::uint64_t seed = 1;
     std::optional<mezzo::Device> device;  // none: the rank's
@@ -78,6 +79,7 @@ inline void add_generation_options(CLI::App& app, Options& o) {
     mezzo::nn::GenerateOptions& g = o.generate;
     app.add_option("--model", o.model, "generate with the model of this folder, and train none");
     app.add_option("--prompt", o.prompt, "text to be continued");
+    app.add_flag("--quantize", o.quantize, "continue it with weights of 8 bits (int8)");
     app.add_option("--tokens", g.max_new_tokens, "to be generated; as many as the context has room for")
         ->transform(program::not_negative());
     app.add_option("--temperature", g.sampling.temperature, "0: always the likeliest")

@@ -152,6 +152,8 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
     if (value == requires_grad()) return *this;
     check(is_leaf(), ErrorKind::state,
           "set_requires_grad: the tensor is the result of a recorded op; use detach()");
+    check(!value || !is_quantized(*this), ErrorKind::dtype,
+          "set_requires_grad: an 8-bit weight of quantize_weights() is for inference and has no gradient");
     if (value) check_computes("set_requires_grad", dtype());
     check(!value || is_floating(dtype()), ErrorKind::dtype, "set_requires_grad: ", dtype(),
           " has no gradient; only floating dtypes do");

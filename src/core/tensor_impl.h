@@ -44,6 +44,9 @@ struct MEZZO_INTERNAL GradMeta {
     std::uint32_t output = 0;  // which of the node's results it is
     Copy16 copy16;
     Copy16 frozen16;  // of a parameter on the CPU: autocast makes it in an InferenceMode; under packed_mutex
+    // An 8-bit weight (mezzo/quantize.h) has a scale, and the dtype of its rows in results of embedding().
+    Tensor scale;
+    Dtype row_dtype = float32;
     void* hooks = nullptr;  // autograd/hooks.cpp
     void (*free_hooks)(void*) = nullptr;
     // The tensor's versions before and after its elements moved to another storage unchanged: no write.
@@ -87,6 +90,11 @@ inline bool allows_fp8(const Tensor& weight) {
 // `weight`, made of `of`, stays in 16 bit if that does.
 inline void keep_fp8(const Tensor& weight, const Tensor& of) {
     if (!allows_fp8(of)) weight->grads().no_fp8 = true;
+}
+
+// Whether the tensor is an 8-bit weight of quantize_weights(): codes that have scales.
+inline bool is_quantized(const Tensor& weight) {
+    return weight.defined() && weight->grad_meta != nullptr && weight->grad_meta->scale.defined();
 }
 
 // Numbers of live tensors, nodes and storages. Tests compare them to show that nothing leaks.

@@ -54,6 +54,7 @@ constexpr Formula formulas[] = {
     {"merged_linear", by_last},
     {"matmul", by_last},
     {"linear_input_grad", by_last},
+    {"quantized_linear", by_last},
     {"linear_weight_grad", by_first},
     {"conv2d", conv},
     {"conv2d_add_relu", conv},

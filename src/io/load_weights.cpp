@@ -5,6 +5,7 @@
 
 #include "io/json.h"
 #include "mezzo/io.h"
+#include "nn/weight_state.h"
 
 namespace mezzo::io {
 
@@ -56,10 +57,12 @@ struct Plan {
 Plan make_plan(const nn::Module& module, const StateDict& own, const StateDict& state,
                const NameMap& rename) {
     const Names names(own);
+    const nn::StateScales own_scales(own), scales(state);
     Plan plan;
     plan.source.assign(own.size(), Plan::none);
     std::vector<bool> fits(own.size());
     for (std::size_t i = 0; i < state.size(); ++i) {
+        if (scales.is_scale(i)) continue;
         const auto& [name, value] = state[i];
         const std::string renamed = rename(name);
         if (renamed.empty()) continue;
@@ -73,9 +76,11 @@ Plan make_plan(const nn::Module& module, const StateDict& own, const StateDict& 
                  shown(name), " are ", shown(renamed), " of ", module.type_name());
         plan.source[target] = i;
         fits[target] = value.shape() == own[target].second.shape();
+        nn::check_scale("load_weights", name, {value, scales.of(i)});
     }
     for (std::size_t t = 0; t < own.size(); ++t) {
         const auto& [name, tensor] = own[t];
+        if (own_scales.is_scale(t)) continue;
         if (plan.source[t] == Plan::none) {
             plan.report.missing.push_back(name);
         } else if (fits[t]) {
@@ -112,8 +117,10 @@ LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOp
         fail(ErrorKind::value, "load_weights: ", module.type_name(),
              ": names are missing; of the file could be ", report.to_string(), "\nnothing was loaded");
     const NoGrad plain;
+    const nn::StateScales own_scales(own), scales(state);
     for (std::size_t t = 0; t < own.size(); ++t)
-        if (plan.source[t] != Plan::none) own[t].second.copy_(state[plan.source[t]].second.detach());
+        if (const std::size_t i = plan.source[t]; i != Plan::none)
+            nn::copy_weight({own[t].second, own_scales.of(t)}, {state[i].second.detach(), scales.of(i)});
     return report;
 }
 

@@ -20,7 +20,8 @@ using Out = std::span<const Tensor>;
 template <class A> using Kernel = void(In in, const A& at, Out out);
 
 // Whether a kernel takes dtypes for storage only, too, because it moves or converts elements and computes
-// nothing. The struct of its attributes then has `static constexpr bool any_dtype = true`.
+// nothing, or because it reads codes. The struct of its attributes then has
+// `static constexpr bool any_dtype = true`.
 template <class A> inline constexpr bool takes_any_dtype = requires { requires A::any_dtype; };
 
 // Identifies a kernel by its address: each attribute struct has one KernelId. The name is for errors.

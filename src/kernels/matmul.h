@@ -19,6 +19,14 @@ struct Linear {
     static constexpr const char* name = "linear";
     Activation activation = Activation::none;
 };
+// x [.., in], codes [out, in] (int8 or float8_e4m3fn) and their scale [out, groups], optional bias [out] ->
+// activation(x (codes scale)^T + bias) [.., out]. Each of the equal groups of a row's codes has one factor of
+// bfloat16 or float32; several groups have multiples of 32 codes.
+struct QuantizedLinear {
+    static constexpr const char* name = "quantized_linear";
+    static constexpr bool any_dtype = true;
+    Activation activation = Activation::none;
+};
 // g, saved [rows, cols] of one dtype, and the relu mask of saved (CUDA) or undefined -> the gradient of the
 // pre-activation, and its column sums [cols] (float32; float64 for float64). saved is the activation's result
 // for relu, its input otherwise.

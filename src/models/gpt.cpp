@@ -29,7 +29,7 @@ LayerNorm norm_of(const GptConfig& c) { return LayerNorm(c.n_embd, {.eps = c.lay
 }  // namespace
 
 Tensor GptLinear::as_saved(std::string_view field, const Tensor& tensor) const {
-    return field == "weight" ? tensor.t() : tensor;
+    return field.starts_with("weight") ? tensor.t() : tensor;  // weight_scale, too
 }
 
 GptAttention::GptAttention(const GptConfig& c)

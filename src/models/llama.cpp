@@ -95,7 +95,7 @@ LlamaModel::LlamaModel(const LlamaConfig& c)
 Tensor LlamaModel::operator()(const Tensor& ids, const CausalInputs& inputs) const {
     const ModuleScope here(*this);
     CausalPlaces places = places_of("Llama", ids, inputs, max_length);
-    set_angles(places, ids.size(1), head_dim, rope_theta, embed_tokens.weight);
+    set_angles(places, ids.size(1), head_dim, rope_theta, norm.weight);
     const Tensor y = norm(through_layers(layers, embed_tokens(ids), places, checkpoint_layers));
     if (inputs.cache) inputs.cache->end();
     return y;

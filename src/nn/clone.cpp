@@ -42,7 +42,14 @@ public:
         if (!p.defined()) return;
         const bool trained = p.requires_grad();
         own(p, [&] {
-            Parameter copy(p.detach().clone());
+            Parameter copy;
+            static_cast<Tensor&>(copy) = p.detach().clone();
+            if (is_quantized(p)) {
+                copy->grads().scale = p->grad_meta->scale.clone();
+                copy->grads().row_dtype = p->grad_meta->row_dtype;
+            } else {
+                copy = Parameter(copy);
+            }
             copy.set_requires_grad(trained);
             keep_fp8(copy, p);
             copy->grads().embedding = p->grads().embedding;

@@ -35,8 +35,9 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, const Linear
 }
 
 std::string Linear::describe() const {
-    return fmt::format("in_features={}, out_features={}, bias={}", weight.size(1), weight.size(0),
-                       bias.defined());
+    const std::string text = fmt::format("in_features={}, out_features={}, bias={}", weight.size(1),
+                                         weight.size(0), bias.defined());
+    return is_quantized(weight) ? text + fmt::format(", weight={}", name(weight.dtype())) : text;
 }
 
 Embedding::Embedding(std::int64_t num_embeddings, std::int64_t embedding_dim, const EmbeddingOptions& options)

@@ -20,6 +20,7 @@
 #include "mezzo/autograd.h"
 #include "nn/replace.h"
 #include "nn/visiting.h"
+#include "nn/weight_state.h"
 
 namespace mezzo::nn {
 
@@ -76,12 +77,14 @@ public:
     struct What {
         bool parameters = true, buffers = true, as_saved = false;
         bool lasting = true;  // for training or saving, so that no parameter in it is a forgotten field
+        bool scales = false;  // of 8-bit weights, too
     };
     Lister(const Module& root, std::string prefix, What what)
         : owner_(&root), prefix_(std::move(prefix)), what_(what) {}
     void parameter(const std::string& name, Parameter& p) override {
         if (!what_.parameters) return;
         add(name, p);
+        if (what_.scales && is_quantized(p)) add(name + "_scale", p->grad_meta->scale);
         if (what_.lasting && p.defined()) mark_listed(p);
     }
     void buffer(const std::string& name, Buffer& b) override {
@@ -192,33 +195,42 @@ StateDict Module::named_buffers(const std::string& prefix) const {
     return list(*this, prefix, {.parameters = false});
 }
 
-StateDict Module::state_dict() const { return list(*this, "", {.as_saved = true}); }
+StateDict Module::state_dict() const { return list(*this, "", {.as_saved = true, .scales = true}); }
 
 Tensor Module::as_saved(std::string_view, const Tensor& tensor) const { return tensor; }
 
 void Module::load_state_dict(const StateDict& state, bool strict) {
     const StateDict own = state_dict();
+    const StateScales own_scales(own), scales(state);
     std::string missing, unexpected, other_shape;
-    std::vector<std::pair<Tensor, Tensor>> copies;
-    std::unordered_map<std::string_view, Tensor> targets(own.begin(), own.end());
+    std::vector<std::pair<StateWeight, StateWeight>> copies;
+    std::unordered_map<std::string_view, std::size_t> targets;
+    for (std::size_t t = 0; t < own.size(); ++t) targets.emplace(own[t].first, t);
     std::unordered_set<std::string_view> given;
-    for (const auto& [name, value] : state) {
-        const auto target = targets.find(name);
+    for (std::size_t i = 0; i < state.size(); ++i) {
+        const auto& [name, value] = state[i];
         given.insert(name);
+        if (scales.is_scale(i)) continue;
+        const auto target = targets.find(name);
         if (target == targets.end()) {
             unexpected += " " + name;
-        } else if (!value.defined() || !(value.shape() == target->second.shape())) {
-            other_shape += " " + name + mismatch(value, target->second);
+            continue;
+        }
+        const Tensor& to = own[target->second].second;
+        if (!value.defined() || !(value.shape() == to.shape())) {
+            other_shape += " " + name + mismatch(value, to);
         } else {
-            copies.emplace_back(target->second, value);
+            copies.emplace_back(StateWeight{to, own_scales.of(target->second)},
+                                StateWeight{value, scales.of(i)});
+            check_scale("load_state_dict", name, copies.back().second);
         }
     }
     std::size_t found = 0;
-    for (const auto& [name, target] : own) {
-        if (given.contains(name)) {
+    for (std::size_t t = 0; t < own.size(); ++t) {
+        if (given.contains(own[t].first)) {
             ++found;
-        } else {
-            missing += " " + name;
+        } else if (!own_scales.is_scale(t)) {
+            missing += " " + own[t].first;
         }
     }
     if (!strict) missing = unexpected = "";
@@ -228,15 +240,16 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
           "; unexpected:", unexpected.empty() ? " none" : unexpected,
           "; of another shape:", other_shape.empty() ? " none" : other_shape);
     NoGrad plain;
-    for (const auto& [target, value] : copies) target.copy_(value.to(target.device()));
+    for (const auto& [target, value] : copies) copy_weight(target, value);
 }
 
 namespace {
 
+// Scales of 8-bit weights keep their dtype.
 template <class Target> void convert_all(const Module& module, Target target, bool floating_only) {
     NoGrad plain;
     Tensors tensors;
-    for (const auto& [name, tensor] : list(module, "", {.lasting = false}))
+    for (const auto& [name, tensor] : list(module, "", {.lasting = false, .scales = !floating_only}))
         if (!floating_only || is_floating(tensor.dtype())) tensors.push_back(tensor);
     keep_side_by_side(tensors, [&] {
         for (const Tensor& tensor : tensors) {
@@ -257,6 +270,8 @@ void Module::to(Dtype dtype) {
     check_dtype("Module.to", dtype);
     check(is_floating(dtype), ErrorKind::dtype, type_name(), ".to: ", dtype, " is no floating dtype");
     convert_all(*this, dtype, true);
+    for (const auto& [name, tensor] : list(*this, "", {.lasting = false}))
+        if (is_quantized(tensor)) tensor->grad_meta->row_dtype = dtype;
 }
 
 void Module::train(bool on) {

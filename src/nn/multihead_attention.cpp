@@ -7,6 +7,7 @@
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 #include "mezzo/module_scope.h"
+#include "mezzo/quantize.h"
 #include "mezzo/transformer.h"
 #include "nn/heads.h"
 
@@ -52,6 +53,8 @@ Tensors project(const MultiheadAttention& attention, const Tensor& x, std::int64
     } else if (count < 3) {
         weight = weight.slice(0, begin, end);
         keep_fp8(weight, attention.in_proj_weight);
+        if (const Tensor scale = weight_scale(attention.in_proj_weight); scale.defined())
+            weight->grads().scale = scale.slice(0, begin, end);
     }
     if (bias.defined() && count < 3) bias = bias.slice(0, begin, end);
     const Tensor y = linear(x, weight, bias);

@@ -5,6 +5,7 @@
 #include "ops/index.h"
 
 #include "ops/index_common.h"
+#include "ops/quantized_weight.h"
 
 namespace mezzo {
 
@@ -74,6 +75,17 @@ Shape looked_up(const Tensor& weight, const Tensor& index) {
     Shape shape = index.shape();
     shape.push_back(weight.size(1));
     return shape;
+}
+
+// Rows of an 8-bit weight; their codes are looked up as bytes.
+Tensor quantized_rows(const Tensor& weight, const Tensor& index) {
+    const auto with_dtype = [](const Tensor& x, Dtype dtype) {
+        return make_tensor(x->storage, x->shape, x->strides, x->offset, dtype);
+    };
+    const Tensor& scale = weight->grad_meta->scale;
+    const Tensor bytes = call(embedding_op, {with_dtype(weight, uint8), index}, {}, looked_up(weight, index));
+    const Tensor factors = call(embedding_op, {scale, index}, {}, looked_up(scale, index));
+    return cast(scaled_codes(with_dtype(bytes, weight.dtype()), factors), weight->grad_meta->row_dtype);
 }
 
 // The op is linear in g and its transpose is the look-up. Rows of g at the padding index are not in its
@@ -165,11 +177,12 @@ Tensor index_sums(const Tensor& g, int dim, const Tensor& index, std::int64_t si
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& given, std::int64_t padding_idx) {
-    check_floating("embedding", weight, "weight");
+    if (!is_quantized(weight)) check_floating("embedding", weight, "weight");
     const Tensor index = int64_index("embedding", given);
     check(weight.dim() == 2, ErrorKind::shape, "embedding: weight ", weight.shape(), " is not [n, dim]");
     check(padding_idx >= -1 && padding_idx < weight.size(0), ErrorKind::value, "embedding: padding_idx ",
           padding_idx, " is outside the ", weight.size(0), " rows of the weight");
+    if (is_quantized(weight)) return quantized_rows(weight, index);
     return call(embedding_op, {weight, index}, {.padding_idx = padding_idx}, looked_up(weight, index));
 }
 

@@ -19,6 +19,7 @@
 #include "kernels/self_check.h"
 #include "mezzo/cuda.h"
 #include "ops/products.h"
+#include "ops/quantized_weight.h"
 
 namespace mezzo {
 
@@ -319,8 +320,10 @@ WeightAndBias weight_and_bias_grad(const Tensor& dz, const Tensor& x, const Tens
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearActivation activation) {
-    check_linear("linear", x, weight, bias);
     check_enumerator("linear", "activation", activation, LinearActivation::gelu_tanh);
+    if (is_quantized(weight))
+        return linear_quantized("linear", x, weight, bias, kernel_activation(activation));
+    check_linear("linear", x, weight, bias);
     if (const amp::Fp8* const fp8 = scope_fp8(x.device()); fp8 && !why_not_fp8(*fp8, x, weight))
         return linear_fp8(*fp8, x, weight, bias, kernel_activation(activation));
     Shape shapes[] = {x.shape(), {}};

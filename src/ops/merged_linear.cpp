@@ -126,6 +126,14 @@ Tensor zeros_for(const Tensor& weight) {
     return zeros({weight.size(0)}, {.dtype = weight.dtype(), .device = weight.device()});
 }
 
+// The results of one product for each weight.
+Tensor concatenated(const Tensor& x, const Tensors& weights, const Tensors& biases) {
+    Tensors parts;
+    for (std::size_t i = 0; i < weights.size(); ++i)
+        parts.push_back(linear(x, weights[i], biases.empty() ? Tensor() : biases[i]));
+    return cat(parts, -1);
+}
+
 const Op<At> merged_linear_op{{.cast = CastPolicy::low, .saves = save_inputs, .fp8 = true},
                               merged_linear_vjp,
                               merged_linear_decomposition};
@@ -140,6 +148,7 @@ Tensor merged_linear(const Tensor& x, const Tensors& weights, const Tensors& bia
     Tensors given{x};
     std::int64_t columns = 0;
     bool biased = false;
+    if (std::any_of(weights.begin(), weights.end(), is_quantized)) return concatenated(x, weights, biases);
     for (std::size_t i = 0; i < weights.size(); ++i) {
         check_linear("merged_linear", x, weights[i], biases.empty() ? Tensor() : biases[i]);
         biased = biased || (!biases.empty() && biases[i].defined());
@@ -147,12 +156,7 @@ Tensor merged_linear(const Tensor& x, const Tensors& weights, const Tensors& bia
               "merged_linear: the weights have more than 2^63 - 1 rows");
         given.push_back(weights[i]);
     }
-    if (all_fp8(x, weights)) {
-        Tensors parts;
-        for (std::size_t i = 0; i < weights.size(); ++i)
-            parts.push_back(linear(x, weights[i], biases.empty() ? Tensor() : biases[i]));
-        return cat(parts, -1);
-    }
+    if (all_fp8(x, weights)) return concatenated(x, weights, biases);
     for (std::size_t i = 0; biased && i < weights.size(); ++i)
         given.push_back(biases[i].defined() ? biases[i] : zeros_for(weights[i]));
     Shape shape = x.shape();

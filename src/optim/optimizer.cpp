@@ -48,6 +48,8 @@ using Known = std::unordered_map<const TensorImpl*, std::size_t>;
 void add_slot(OptimizerImpl& optimizer, Known& known, const Tensor& param, const std::string& name) {
     const std::size_t index = optimizer.slots.size();
     check(param.defined(), ErrorKind::value, optimizer.type, ": parameter ", index, " is undefined");
+    check(!is_quantized(param), ErrorKind::dtype, optimizer.type, ": parameter ", index,
+          " is an 8-bit weight of quantize_weights(), which is for inference; train the module before");
     check(is_floating(param.dtype()) && param.is_leaf(), ErrorKind::value, optimizer.type, ": parameter ",
           index, " of dtype ", param.dtype(), param.is_leaf() ? "" : " is the result of an op",
           "; a floating leaf is needed");

@@ -53,6 +53,9 @@ const Entry entries[] = {
           zeros({2}, {.dtype = int64}).set_requires_grad()),
     ENTRY(dtype, "conditions are comparisons: `x != 0.0`", where(ones({2}), ones({2}), zeros({2}))),
     ENTRY(dtype, "int8 and float8 are for storage: `x.to(float32) + y`", ones({2}).to(int8) + ones({2})),
+    ENTRY(dtype, "8-bit weights are for inference: train first, and call `quantize_weights()` at the end",
+          nn::Linear net(32, 2);
+          nn::quantize_weights(net); optim::SGD sgd(net.parameters(), {.lr = 1})),
     ENTRY(device, "`best_device()` takes what there is; `mezzo-info` says why there is no CUDA device",
           ones({2}).to(parse_device("gpu"))),
     ENTRY(value, "an option out of its range: the header says it", optim::SGD({leaf()}, {.lr = -1})),

@@ -4,7 +4,9 @@
 #include <iostream>
 
 #include "mezzo/mezzo.h"
+#include "tests/support/folder.h"
 
+namespace test = mezzo::test;
 namespace mz = mezzo;
 
 namespace {
@@ -45,6 +47,29 @@ TEST_CASE("page below 16 bit: a step in float8", "[docs]") {
     std::cout.rdbuf(before);
     mz::amp::clear_autocast_report();
     CHECK(text.str() == "linear: set_fp8(false)\n");
+}
+
+TEST_CASE("page below 16 bit: weights for inference", "[docs]") {
+    const test::Folder folder;
+    const std::filesystem::path before = std::filesystem::current_path();
+    std::filesystem::current_path(folder.path);
+    Net net;
+    const mz::Tensor x = mz::randn({2, 512});
+    // begin
+    net.eval();
+    mz::nn::quantize_weights(net);  // int8, a scale for each 32 neighbouring elements of a row
+    const mz::Tensor y = net(x);
+    mz::io::save_safetensors("net.safetensors", net.state_dict());
+    // end
+    std::filesystem::current_path(before);
+    CHECK(y.shape() == mz::Shape{2, 16});
+    CHECK(mz::io::load_state_dict_file(folder.file("net.safetensors"))["body.weight"].dtype() == mz::int8);
+    // begin
+    const mz::Tensor w = mz::dequantize_weight(net.body.weight);  // float32
+    const mz::Tensor scale = mz::weight_scale(net.body.weight);   // [out, groups]
+    // end
+    CHECK(w.dtype() == mz::float32);
+    CHECK(scale.shape() == mz::Shape{512, 16});
 }
 
 TEST_CASE("page below 16 bit: quantize()", "[docs]") {

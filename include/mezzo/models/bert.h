@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "mezzo/models/bert_config.h"
@@ -229,6 +230,10 @@ public:
     // Mean cross-entropy over the masked tokens. Logits of other tokens are never computed.
     [[nodiscard]] Tensor loss(const Tensor& ids, const MaskedTokens& masked,
                               const BertInputs& inputs = {}) const;
+
+    bool is_linear_weight(std::string_view path) const override {
+        return path == "bert.embeddings.word_embeddings.weight";
+    }
 
     Bert bert;
     BertPredictionHead cls;

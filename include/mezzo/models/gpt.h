@@ -97,6 +97,9 @@ public:
     [[nodiscard]] Device device() const override { return transformer.wte.weight.device(); }
     const char* type_name() const override { return "Gpt"; }
     void visit_fields(FieldVisitor& visitor) override;
+    bool is_linear_weight(std::string_view path) const override {
+        return config.tie_word_embeddings && path == "transformer.wte.weight";
+    }
 
     GptConfig config;
     GptModel transformer;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "mezzo/models/causal_lm.h"
@@ -84,6 +85,9 @@ public:
     [[nodiscard]] Device device() const override { return model.embed_tokens.weight.device(); }
     const char* type_name() const override { return "Llama"; }
     void visit_fields(FieldVisitor& visitor) override;
+    bool is_linear_weight(std::string_view path) const override {
+        return config.tie_word_embeddings && path == "model.embed_tokens.weight";
+    }
 
     LlamaConfig config;
     LlamaModel model;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #define MEZZO_DEPTH 1
+#include "cpu/gemm/code_kernel.h"
 #include "cpu/gemm/micro_kernel.h"
 #include "cpu/gemm/pack.h"
 #include "cpu/gemm/panel_kernel.h"
@@ -88,7 +89,7 @@ template <int = 0> void epilogue(const Epilogue& e) {
 
 constexpr GemmKernels kernels = {mr,       nr,           depth,   MEZZO_KC,        MEZZO_MC, MEZZO_NC,
                                  pack<mr>, pack<nr>,     tile<>,  epilogue<>,      skinny<>, small<>,
-                                 lanes,    panel_sums<>, nullptr, tile_in_place<>, panels<>};
+                                 lanes,    panel_sums<>, nullptr, tile_in_place<>, panels<>, codes<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -101,6 +101,7 @@ const GemmKernels& gemm_kernels(Isa isa) {
         kernels.skinny = gemm_avx512.skinny;
         kernels.small = gemm_avx512.small;
         kernels.panels = gemm_avx512.panels;
+        kernels.codes = gemm_avx512.codes;
         return kernels;
     }();
     static const GemmKernels with_tiles = [] {

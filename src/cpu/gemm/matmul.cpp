@@ -4,9 +4,11 @@
 #include "core/rows.h"
 #include "core/thread_state.h"
 #include "cpu/buffer.h"
+#include "cpu/elementwise/convert.h"
 #include "cpu/elementwise/strided.h"
 #include "cpu/gemm/gemm.h"
 #include "cpu/gemm/packed_weight.h"
+#include "cpu/gemm/skinny.h"
 #include "cpu/kernels.h"
 #include "kernels/linear_weight_grad.h"
 #include "kernels/merged_linear.h"
@@ -149,6 +151,58 @@ void linear(In in, const kernels::Linear& at, Out out) {
     gemm(g);
 }
 
+namespace {
+
+constexpr std::int64_t most_code_rows = 8;  // of x, for which codes are expanded row by row
+
+// Rows [begin, begin + count) of a weight in the dtype of `to`, from their codes.
+void expand_codes(const Tensor& codes, const Tensor& scale, std::int64_t begin, std::int64_t count,
+                  const Tensor& to) {
+    const std::int64_t k = codes->shape[1], groups = scale->shape[1], group = k / groups;
+    parallel_for(count, 1 + (1 << 15) / k, [&](std::int64_t first, std::int64_t last) {
+        thread_local Buffer scratch;
+        float* const row = scratch.get<float>(k + groups);
+        float* const factors = row + k;
+        for (std::int64_t i = first; i < last; ++i) {
+            convert(codes->bytes() + (begin + i) * k, codes->dtype, row, float32, k);
+            convert(advance(scale->bytes(), (begin + i) * groups, scale->dtype), scale->dtype, factors,
+                    float32, groups);
+            for (std::int64_t q = 0; q < groups; ++q)
+                for (std::int64_t p = q * group; p < (q + 1) * group; ++p) row[p] *= factors[q];
+            convert(row, float32, to->bytes() + i * k * std::int64_t(size_of(to->dtype)), to->dtype, k);
+        }
+    });
+}
+
+}  // namespace
+
+void quantized_linear(In in, const kernels::QuantizedLinear& at, Out out) {
+    const Tensor &codes = in[1], &scale = in[2], &y = out[0];
+    if (y->numel == 0) return;
+    const Matrix x(as_rows(in[0]));
+    const std::int64_t n = codes->shape[0], k = codes->shape[1];
+    Gemm g = gemm_of(x, x, y);
+    g.n = n, g.trans_b = true, g.ldb = k, g.ldc = n;
+    g.activation = at.activation;
+    if (in.size() > 3) g.bias = in[3]->bytes(), g.bias_type = in[3]->dtype;
+    if (g.m <= most_code_rows) {
+        g.b = codes->bytes(), g.b_type = codes->dtype;
+        return multiply_codes(gemm_kernels(active_isa()), g, {scale->bytes(), scale->dtype, scale->shape[1]});
+    }
+    constexpr std::int64_t block = 1 << 21;  // elements that are expanded at once
+    const std::int64_t rows = std::min(n, std::max<std::int64_t>(64, block / k));
+    const Tensor expanded = empty({rows, k}, {.dtype = g.a_type});
+    g.b = expanded->bytes(), g.b_type = g.a_type;
+    for (std::int64_t j = 0; j < n; j += rows) {
+        Gemm part = g;
+        part.n = std::min(rows, n - j);
+        expand_codes(codes, scale, j, part.n, expanded);
+        part.c = const_cast<char*>(advance(g.c, j, g.c_type));
+        part.bias = advance(g.bias, j, g.bias_type);
+        gemm(part);
+    }
+}
+
 void merged_linear(In in, const kernels::MergedLinear& at, Out out) {
     kernels::run_merged_linear(in, at, out, linear);
 }
@@ -187,9 +241,12 @@ void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
     std::copy_n(g.a_sums, g.m, reinterpret_cast<float*>(out[1]->bytes()));
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
-                                   kernel_entry<merged_linear>(), kernel_entry<linear_input_grad>(),
-                                   kernel_entry<linear_weight_grad>()};
+constexpr KernelEntry entries[] = {kernel_entry<matmul>(),
+                                   kernel_entry<linear>(),
+                                   kernel_entry<merged_linear>(),
+                                   kernel_entry<linear_input_grad>(),
+                                   kernel_entry<linear_weight_grad>(),
+                                   kernel_entry<quantized_linear>()};
 constinit const KernelList matmul_list = entries;
 
 }  // namespace cpu_kernels

@@ -127,6 +127,29 @@ void multiply_panels(const GemmKernels& kernels, const Gemm& g, const float* bia
     });
 }
 
+void multiply_codes(const GemmKernels& kernels, const Gemm& g, const CodeScale& scale) {
+    const std::int64_t ldx = round_up(g.k, code_steps);
+    float* const x = scratch().rows.get<float>(g.m * ldx + g.n);
+    read_rows(rows_of_a(g, 0, 0), g.m, g.k, x, ldx);
+    float* const bias = g.bias ? x + g.m * ldx : nullptr;
+    if (bias) convert(g.bias, g.bias_type, bias, float32, g.n);
+    constexpr std::int64_t width = 32;  // columns at once: their scales stay in the L1 cache
+    const std::int64_t units = (g.n + width - 1) / width;
+    const float factor = g.b_type == float8_e4m3fn ? 256 : 1;  // CodeProduct::scale
+    parallel_for(units, grain(units, 8 * g.m * g.n * g.k), [&](std::int64_t begin, std::int64_t end) {
+        float* const t = scratch().tile.get<float>((g.m + scale.groups) * width);
+        float* const scales = t + g.m * width;
+        for (std::int64_t j = begin * width; j < std::min(g.n, end * width); j += width) {
+            const std::int64_t count = std::min(width, g.n - j), factors = count * scale.groups;
+            convert(element(scale.data, scale.type, j * scale.groups), scale.type, scales, float32, factors);
+            for (std::int64_t i = 0; i < factors; ++i) scales[i] *= factor;
+            kernels.codes({x, ldx, g.m, element(g.b, g.b_type, j * g.k), g.b_type, scales, scale.groups, g.k,
+                           count, t, width});
+            finish_block(kernels, g, bias, 0, j, g.m, count, t, width);
+        }
+    });
+}
+
 // For an op(B) with few columns: computes C^T = op(B)^T op(A)^T block by block and transposes it back before
 // the epilogue.
 void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias) {

@@ -10,5 +10,13 @@ void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* b
 void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float* bias);
 // Few rows, with Gemm::b_panels.
 void multiply_panels(const GemmKernels& kernels, const Gemm& g, const float* bias);
+// Few rows, with an op(B) of the transposed form that has 8-bit codes, and their scale [n, groups], of
+// bfloat16 or float32.
+struct CodeScale {
+    const void* data;
+    Dtype type;
+    std::int64_t groups;
+};
+void multiply_codes(const GemmKernels& kernels, const Gemm& g, const CodeScale& scale);
 
 }  // namespace mezzo::cpu

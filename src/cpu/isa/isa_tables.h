@@ -55,6 +55,19 @@ struct Prefetch {
 
 struct TileKernels;
 
+// Few rows of x, and rows of 8-bit codes of a weight with their scales.
+struct CodeProduct {
+    const float* x;  // [rows, ldx], zero from k on up to a multiple of code_steps, which is readable
+    std::int64_t ldx, rows;
+    const void* codes;  // [count, k], int8 or float8_e4m3fn
+    Dtype type;
+    const float* scale;  // [count, groups]; of float8_e4m3fn 256 times as large
+    std::int64_t groups, k, count;
+    float* t;  // [rows, ldt]
+    std::int64_t ldt;
+};
+constexpr std::int64_t code_steps = 32;  // groups are multiples of it, or whole rows
+
 constexpr std::int64_t largest_small = 16;
 
 constexpr std::int64_t packed_columns = 16, packed_steps = 4;
@@ -101,6 +114,9 @@ struct GemmKernels {
     // t[rows, count * packed_columns]. x is zero, and readable, up to a multiple of packed_steps.
     void (*panels)(const float* x, std::int64_t ldx, std::int64_t rows, const void* y, Dtype type,
                    std::int64_t k, std::int64_t count, float* t, std::int64_t ldt) = nullptr;
+
+    // t[rows, count] = x (codes scale)^T.
+    void (*codes)(const CodeProduct& p) = nullptr;
 };
 
 // [from][to] by convert_index(); the diagonal is null.

@@ -1,0 +1,131 @@
+// Products of few rows with rows of 8-bit codes, each read once. Rows are read one after the other, so that
+// all of them are one stream from memory.
+#pragma once
+
+#include "cpu/gemm/skinny_kernel.h"
+
+namespace mezzo::cpu {
+namespace {
+
+constexpr int code_vectors = code_steps / lanes;
+constexpr std::int64_t longest_code_sum = 2048;  // codes whose products are added in float32
+constexpr std::int64_t codes_ahead = 4096;       // bytes
+
+template <int N> using ByteN __attribute__((vector_size(N))) = std::int8_t;
+
+// The values of N codes of int8.
+template <int N> MEZZO_INLINE FloatN<N> code_values(const std::int8_t* p) {
+#if defined(__AVX512F__)
+    if constexpr (N == 16)
+        return (FloatN<N>)_mm512_maskz_cvtepi32_ps(
+            0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i*)p)));
+#endif
+#if defined(__AVX2__)
+    if constexpr (N == 8)
+        return (FloatN<N>)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#endif
+    ByteN<N> bytes;
+    __builtin_memcpy(&bytes, p, sizeof bytes);
+    return __builtin_convertvector(bytes, FloatN<N>);
+}
+
+#if defined(__AVX2__)
+// float16 numbers that have the bits of codes of float8_e4m3fn, given with their sign in 16 bits: the codes'
+// values divided by 256, because float16's exponent has a larger bias. NaN gets all exponent bits.
+template <int N> MEZZO_INLINE HalfN<N> halves_of(HalfN<N> codes) {
+    const HalfN<N> halves = codes << 7 & 0xbf80;
+    return halves | ((HalfN<N>)((halves & 0x3f80) == 0x3f80) & 0x4000);
+}
+#endif
+// The values of N codes of float8_e4m3fn, divided by 256.
+template <int N> MEZZO_INLINE FloatN<N> code_values(const float8_e4m3fn_t* p) {
+#if defined(__AVX512F__)
+    if constexpr (N == 16) {
+        const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p));
+        return (FloatN<N>)_mm512_maskz_cvtph_ps(0xffff, (__m256i)halves_of<N>((HalfN<N>)codes));
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (N == 8) {
+        const __m128i codes = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i*)p));
+        return (FloatN<N>)_mm256_cvtph_ps((__m128i)halves_of<N>((HalfN<N>)codes));
+    }
+#endif
+    // By float32's bits, and by conversion for subnormal codes, with which processors would multiply slowly.
+    ByteN<N> bytes;
+    __builtin_memcpy(&bytes, static_cast<const void*>(p), sizeof bytes);
+    const IntN<N> codes = __builtin_convertvector(bytes, IntN<N>), magnitude = codes & 0x7f;
+    const UintN<N> normal = (UintN<N>)(magnitude << 20) + 0x38000000u;
+    const UintN<N> tiny = (UintN<N>)(__builtin_convertvector(magnitude, FloatN<N>) * 0x1p-17f);
+    const UintN<N> nan = (UintN<N>)(magnitude == 0x7f) & 0x7fc00000u;
+    return (FloatN<N>)(((UintN<N>)codes & 0x80000000u) | select<N>(magnitude < 8, tiny, normal) | nan);
+}
+
+// Adds the product of code_steps codes with R rows of x, times scale, to the sums.
+template <int R, class T>
+MEZZO_INLINE void add_codes(const float* x, std::int64_t ldx, const T* codes, float scale, Vector (&sum)[R]) {
+    Vector part[R] = {};
+#pragma GCC unroll 8
+    for (int v = 0; v < code_vectors; ++v) {
+        const Vector w = code_values<lanes>(codes + v * lanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) part[r] += load<lanes>(x + r * ldx + v * lanes) * w;
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) sum[r] += part[r] * broadcast<lanes>(scale);
+}
+
+template <int R> MEZZO_INLINE void end_sum(Vector (&sum)[R], double (&total)[R]) {
+    float part[R];
+    horizontal_sums(sum, part);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) total[r] += double(part[r]), sum[r] = Vector{};
+}
+
+// Copies `count` < code_steps codes, and fills up with 0, which is the code of 0.
+template <int = 0>
+MEZZO_SHARED void fill_up(const std::uint8_t* codes, std::int64_t count, std::uint8_t* to) {
+    for (int i = 0; i < code_steps; ++i) to[i] = i < count ? codes[i] : 0;
+}
+
+// The products of R rows of x with one row of codes.
+template <int R, class T>
+void one_row(const CodeProduct& p, const float* x, const T* codes, const float* scale, float* t) {
+    alignas(code_steps) std::uint8_t last[code_steps];
+    const std::int64_t group = p.groups > 1 ? p.k / p.groups : p.k;
+    Vector sum[R] = {};
+    double total[R] = {};
+    std::int64_t left = longest_code_sum;
+    for (std::int64_t begin = 0; begin < p.k; begin += group, ++scale)
+        for (std::int64_t i = begin; i < begin + group; i += code_steps) {
+            const T* from = codes + i;
+            __builtin_prefetch(reinterpret_cast<const char*>(from) + codes_ahead);
+            if (i + code_steps > p.k) {
+                fill_up(reinterpret_cast<const std::uint8_t*>(from), p.k - i, last);
+                from = reinterpret_cast<const T*>(last);
+            }
+            add_codes<R>(x + i, p.ldx, from, *scale, sum);
+            if (left -= code_steps; left == 0) end_sum(sum, total), left = longest_code_sum;
+        }
+    end_sum(sum, total);
+    for (int r = 0; r < R; ++r) t[r * p.ldt] = float(total[r]);
+}
+
+template <class T> void all_rows(const CodeProduct& p) {
+    constexpr int most = lanes >= 8 ? 4 : 1;      // rows of x at once
+    for (std::int64_t j = 0; j < p.count; ++j) {  // its codes stay in the L1 cache
+        const T* const row = static_cast<const T*>(p.codes) + j * p.k;
+        const float* const scale = p.scale + j * p.groups;
+        std::int64_t i = 0;
+        for (; i + most <= p.rows; i += most)
+            one_row<most>(p, p.x + i * p.ldx, row, scale, p.t + i * p.ldt + j);
+        for (; most > 1 && i < p.rows; ++i) one_row<1>(p, p.x + i * p.ldx, row, scale, p.t + i * p.ldt + j);
+    }
+}
+
+template <int = 0> void codes(const CodeProduct& p) {
+    p.type == Dtype::int8 ? all_rows<std::int8_t>(p) : all_rows<float8_e4m3fn_t>(p);
+}
+
+}  // namespace
+}  // namespace mezzo::cpu
