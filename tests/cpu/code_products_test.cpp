@@ -9,7 +9,7 @@ using namespace gemm_case;
 
 namespace {
 
-struct Case {
+struct CodeCase {
     Dtype type;
     std::int64_t rows, k, groups, count;
 };
@@ -21,7 +21,7 @@ double value_of(Dtype type, std::uint8_t code) {
 
 // Operands of a case. Memory behind the last code and the last row of x is not theirs.
 struct Operands {
-    Operands(const Case& c, unsigned seed) : test(c), ldx((c.k + 31) / 32 * 32) {
+    Operands(const CodeCase& c, unsigned seed) : test(c), ldx((c.k + 31) / 32 * 32) {
         std::mt19937 random(seed);
         x.resize(std::size_t(c.rows * ldx));
         for (std::int64_t i = 0; i < c.rows; ++i)
@@ -53,7 +53,7 @@ struct Operands {
         }
         return {sum, magnitude};
     }
-    Case test;
+    CodeCase test;
     std::int64_t ldx;
     std::vector<float> x, scale;
     std::vector<std::uint8_t> codes;
@@ -62,28 +62,28 @@ struct Operands {
 }  // namespace
 
 TEST_CASE("code products: two units of float32 sums", "[gemm][quantize]") {
-    const Case cases[] = {{int8, 1, 32, 1, 1},
-                          {int8, 1, 768, 24, 5},
-                          {int8, 4, 768, 24, 3},
-                          {int8, 7, 96, 3, 2},
-                          {int8, 3, 4096, 32, 2},
-                          {int8, 2, 45, 1, 3},
-                          {int8, 1, 5, 1, 3},
-                          {int8, 8, 6144, 192, 2},
-                          {float8_e4m3fn, 1, 768, 1, 5},
-                          {float8_e4m3fn, 5, 100, 1, 3},
-                          {float8_e4m3fn, 2, 5000, 1, 2},
-                          {int8, 3, 6016, 47, 1}};
-    for (const auto& [name, kernels] : variants())
-        for (const Case& c : cases) {
+    const CodeCase cases[] = {{int8, 1, 32, 1, 1},
+                              {int8, 1, 768, 24, 5},
+                              {int8, 4, 768, 24, 3},
+                              {int8, 7, 96, 3, 2},
+                              {int8, 3, 4096, 128, 2},
+                              {int8, 2, 45, 1, 3},
+                              {int8, 1, 5, 1, 3},
+                              {int8, 8, 6144, 192, 2},
+                              {float8_e4m3fn, 1, 768, 1, 5},
+                              {float8_e4m3fn, 5, 100, 1, 3},
+                              {float8_e4m3fn, 2, 5000, 1, 2},
+                              {int8, 3, 6016, 188, 1}};
+    for (const auto& [isa, kernels] : variants())
+        for (const CodeCase& c : cases) {
             if (kernels->codes == nullptr) continue;
             const Operands operands(c, 7);
             const std::vector<float> got = operands.product(*kernels);
             for (std::int64_t i = 0; i < c.rows; ++i)
                 for (std::int64_t j = 0; j < c.count; ++j) {
                     const auto [sum, magnitude] = operands.exact(i, j);
-                    INFO(name << ", " << c.rows << " x " << c.k << " x " << c.count << ", " << c.groups
-                              << " groups, element " << i << ", " << j);
+                    INFO(isa << ", " << c.rows << " x " << c.k << " x " << c.count << ", " << c.groups
+                             << " groups, element " << i << ", " << j);
                     CHECK(std::abs(double(got[std::size_t(i * c.count + j)]) - sum) <=
                           2 * 0x1p-24 * magnitude);
                 }
@@ -91,7 +91,7 @@ TEST_CASE("code products: two units of float32 sums", "[gemm][quantize]") {
 }
 
 TEST_CASE("code products: every code", "[gemm][quantize]") {
-    for (const auto& [name, kernels] : variants())
+    for (const auto& [isa, kernels] : variants())
         for (const Dtype type : {int8, float8_e4m3fn})
             for (const std::int64_t place : {0, 5, 31, 33}) {
                 if (kernels->codes == nullptr) continue;
@@ -105,7 +105,7 @@ TEST_CASE("code products: every code", "[gemm][quantize]") {
                 const std::vector<float> got = operands.product(*kernels);
                 for (std::size_t j = 0; j < 256; ++j) {
                     const double want = value_of(type, std::uint8_t(j));
-                    INFO(name << ", code " << j << " at " << place);
+                    INFO(isa << ", code " << j << " at " << place);
                     CHECK((double(got[j]) == want || (std::isnan(want) && std::isnan(got[j]))));
                 }
             }

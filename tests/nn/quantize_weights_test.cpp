@@ -116,7 +116,7 @@ TEST_CASE("quantize_weights: products are those of the codes' numbers", "[quanti
         std::int64_t in, out;
     };
     for (const Device device : devices())
-        for (const auto& options : {nn::QuantizeWeightsOptions{}, e4m3})
+        for (const nn::QuantizeWeightsOptions options : {nn::QuantizeWeightsOptions{}, {.group = 64}, e4m3})
             for (const Size size : {Size{64, 70}, Size{40, 5}, Size{768, 33}, Size{5120, 40}, Size{7, 1}}) {
                 nn::Linear layer(size.in, size.out);
                 layer.to(device);
@@ -294,9 +294,9 @@ TEST_CASE("quantize_weights: states and files", "[quantize][io]") {
         const StateDict state = model.state_dict();
         CHECK(state[key].shape() == Shape{32, 96});  // the layout of GPT-2's files
         CHECK(state[key + "_scale"].shape() == Shape{1, 96});
-        CHECK(model.named_parameters().find(key + "_scale") == nullptr);
+        CHECK(!model.named_parameters().contains(key + "_scale"));
         io::save_safetensors(path, state);
-        const StateDict saved = io::load_safetensors(path);
+        const StateDict saved = io::load_state_dict_file(path);
         CHECK(saved[key].dtype() == options.dtype);
 
         // Into floats: the numbers. Quantising these gives the same codes again.

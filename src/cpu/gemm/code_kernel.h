@@ -91,23 +91,30 @@ MEZZO_SHARED void fill_up(const std::uint8_t* codes, std::int64_t count, std::ui
 // The products of R rows of x with one row of codes.
 template <int R, class T>
 void one_row(const CodeProduct& p, const float* x, const T* codes, const float* scale, float* t) {
-    alignas(code_steps) std::uint8_t last[code_steps];
-    const std::int64_t group = p.groups > 1 ? p.k / p.groups : p.k;
-    Vector sum[R] = {};
+    constexpr int chains = R == 1 ? 2 : 1;
+    Vector sum[chains][R] = {};
     double total[R] = {};
-    std::int64_t left = longest_code_sum;
-    for (std::int64_t begin = 0; begin < p.k; begin += group, ++scale)
-        for (std::int64_t i = begin; i < begin + group; i += code_steps) {
-            const T* from = codes + i;
-            __builtin_prefetch(reinterpret_cast<const char*>(from) + codes_ahead);
-            if (i + code_steps > p.k) {
-                fill_up(reinterpret_cast<const std::uint8_t*>(from), p.k - i, last);
-                from = reinterpret_cast<const T*>(last);
-            }
-            add_codes<R>(x + i, p.ldx, from, *scale, sum);
-            if (left -= code_steps; left == 0) end_sum(sum, total), left = longest_code_sum;
+    const std::int64_t whole = p.k / code_steps, step = p.groups > 1;
+    for (std::int64_t i = 0; i < whole;) {
+        const std::int64_t end = smaller(whole, i + longest_code_sum / code_steps);
+        for (; i + chains <= end; i += chains, scale += chains * step) {
+            __builtin_prefetch(reinterpret_cast<const char*>(codes + i * code_steps) + codes_ahead);
+#pragma GCC unroll 2
+            for (int c = 0; c < chains; ++c)
+                add_codes<R>(x + (i + c) * code_steps, p.ldx, codes + (i + c) * code_steps, scale[c * step],
+                             sum[c]);
         }
-    end_sum(sum, total);
+        for (; i < end; ++i, scale += step)
+            add_codes<R>(x + i * code_steps, p.ldx, codes + i * code_steps, *scale, sum[0]);
+        for (int c = 0; i < whole && c < chains; ++c) end_sum(sum[c], total);
+    }
+    if (const std::int64_t rest = p.k - whole * code_steps; rest > 0) {
+        alignas(code_steps) std::uint8_t last[code_steps];
+        fill_up(reinterpret_cast<const std::uint8_t*>(codes + whole * code_steps), rest, last);
+        add_codes<R>(x + whole * code_steps, p.ldx, reinterpret_cast<const T*>(last), *scale, sum[0]);
+    }
+#pragma GCC unroll 2
+    for (int c = 0; c < chains; ++c) end_sum(sum[c], total);
     for (int r = 0; r < R; ++r) t[r * p.ldt] = float(total[r]);
 }
 

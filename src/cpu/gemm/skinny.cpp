@@ -135,16 +135,20 @@ void multiply_codes(const GemmKernels& kernels, const Gemm& g, const CodeScale& 
     if (bias) convert(g.bias, g.bias_type, bias, float32, g.n);
     constexpr std::int64_t width = 32;  // columns at once: their scales stay in the L1 cache
     const std::int64_t units = (g.n + width - 1) / width;
+    const std::int64_t parts = scale.groups > 1 ? g.k / code_steps : 1, each = parts / scale.groups;
     const float factor = g.b_type == float8_e4m3fn ? 256 : 1;  // CodeProduct::scale
     parallel_for(units, grain(units, 8 * g.m * g.n * g.k), [&](std::int64_t begin, std::int64_t end) {
-        float* const t = scratch().tile.get<float>((g.m + scale.groups) * width);
+        float* const t = scratch().tile.get<float>((g.m + parts) * width);
         float* const scales = t + g.m * width;
         for (std::int64_t j = begin * width; j < std::min(g.n, end * width); j += width) {
             const std::int64_t count = std::min(width, g.n - j), factors = count * scale.groups;
-            convert(element(scale.data, scale.type, j * scale.groups), scale.type, scales, float32, factors);
-            for (std::int64_t i = 0; i < factors; ++i) scales[i] *= factor;
-            kernels.codes({x, ldx, g.m, element(g.b, g.b_type, j * g.k), g.b_type, scales, scale.groups, g.k,
-                           count, t, width});
+            float* const given = scales + count * (parts - scale.groups);  // is expanded from the front
+            convert(element(scale.data, scale.type, j * scale.groups), scale.type, given, float32, factors);
+            for (std::int64_t i = 0; i < factors; ++i) given[i] *= factor;
+            for (std::int64_t i = 0; each > 1 && i < factors; ++i)
+                std::fill_n(scales + i * each, each, float(given[i]));
+            kernels.codes({x, ldx, g.m, element(g.b, g.b_type, j * g.k), g.b_type, scales, parts, g.k, count,
+                           t, width});
             finish_block(kernels, g, bias, 0, j, g.m, count, t, width);
         }
     });

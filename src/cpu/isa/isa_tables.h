@@ -61,12 +61,13 @@ struct CodeProduct {
     std::int64_t ldx, rows;
     const void* codes;  // [count, k], int8 or float8_e4m3fn
     Dtype type;
-    const float* scale;  // [count, groups]; of float8_e4m3fn 256 times as large
-    std::int64_t groups, k, count;
+    const float* scale;   // [count, groups]; of float8_e4m3fn 256 times as large
+    std::int64_t groups;  // of a row: 1, or k / code_steps
+    std::int64_t k, count;
     float* t;  // [rows, ldt]
     std::int64_t ldt;
 };
-constexpr std::int64_t code_steps = 32;  // groups are multiples of it, or whole rows
+constexpr std::int64_t code_steps = 32;
 
 constexpr std::int64_t largest_small = 16;
 
