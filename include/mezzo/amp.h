@@ -1,4 +1,4 @@
-// Mixed precision: the Autocast scope, the GradScaler, and presets in the style of NVIDIA Apex.
+// Mixed precision: Autocast, GradScaler, Fp8State, and presets in the style of NVIDIA Apex.
 //
 //   amp::Handle handle = amp::initialize(net, optimizer, {.opt_level = "O2"});
 //   loss = cross_entropy(handle.forward(net, x), labels);
@@ -19,6 +19,30 @@
 #pragma GCC visibility push(default)
 
 namespace mezzo::amp {
+
+// The histories of a module's float8 layers with Recipe::delayed, for checkpoints:
+//
+//     amp::Fp8State fp8(net);
+//     const training::Checkpoint checkpoint({.model = net, .optimizer = optimizer, .others = {{"fp8", fp8}}});
+//
+// It refers to the parameters that the module has now. A training that goes on without it begins with current
+// scaling again.
+class Fp8State {
+public:
+    explicit Fp8State(const nn::Module& module);
+    // Copies: for the weight of each layer that has run PATH.input, PATH.weight and PATH.gradient, float32
+    // [2 + history]. The numbers are the largest element of the running step, that of the last steps, and the
+    // last steps one by one, newest first.
+    [[nodiscard]] StateDict state_dict() const;
+    // Layers without entries begin anew; a history of another length is cut or continued. Throws, with
+    // nothing changed, Error(value) for entries that are unknown, undefined, there twice, or without those of
+    // the other operands, and for negative numbers and NaN; Error(dtype) or Error(shape) for another dtype or
+    // shape; and Error(state) inside a captured step.
+    void load_state_dict(const StateDict& state);
+
+private:
+    StateDict parameters_;
+};
 
 // A property that a preset sets and the user may override.
 enum class Choice : std::uint8_t { preset, no, yes };

@@ -33,12 +33,21 @@ enum class Granularity : std::uint8_t { tensor, row, block32 };
 
 namespace amp {
 
+// The scale of a float8 operand.
+enum class Recipe : std::uint8_t {
+    current,  // from the operand's own largest element
+    // From the largest elements of the operand in the last steps of the optimizer that updates the weight.
+    // All backward passes of a step use the same scales. In the first step, and for weights that no optimizer
+    // updates, it is `current`.
+    delayed,
+};
 enum class WeightGrad : std::uint8_t {
     fp8,  // both operands of dW are float8
     low,  // in the scope's 16-bit dtype: more accurate, and x is saved in 16 bit
 };
 // Float8 products inside an Autocast scope: linear() and merged_linear() read float8 operands, all other ops
-// stay in the scope's 16-bit dtype. Operands are quantized when they are read (quantize()):
+// stay in the scope's 16-bit dtype. Operands are quantized when they are read (quantize()), weights once for
+// each change:
 //
 //   result           of         with a scale a tensor      with a scale a row or block
 //   y = x W^T        x, W       E4M3, E4M3                 E4M3, E4M3
@@ -47,14 +56,21 @@ enum class WeightGrad : std::uint8_t {
 //
 // Sums are float32; bias and activation come before the result is rounded to 16 bit, and dW is float32. A
 // layer saves x as codes of one byte, where one scale serves the tensor. Gradients of gradients take
-// quantization for the identity; with create_graph, first gradients do, too. (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.)
+// quantization for the identity; with create_graph, first gradients do, too. (Micikevicius et al., "FP8 Formats
+// for Deep Learning", arXiv 2209.05433.)
 struct Fp8 {
+    Recipe recipe = Recipe::current;
     Granularity granularity = Granularity::tensor;
     bool exact_scale = false;  // QuantizeOptions::exact_scale; not with blocks
     WeightGrad weight_grad = WeightGrad::fp8;
     // Products with fewer rows of x, in or out features stay in 16 bit, as do those with a size that is no
     // multiple of 16, of 32 with scales of blocks, and weights of modules with set_fp8(false).
     std::int64_t least_size = 512;
+    // Of Recipe::delayed, with Granularity::tensor only: a scale is top / (2^margin a), where a is the
+    // largest element in the last `history` steps (1 to 65536), and top the largest number of the dtype.
+    // Larger elements saturate. amp::Fp8State saves the history.
+    int history = 16;
+    double margin = 0;  // -64 to 64
 };
 
 }  // namespace amp

@@ -288,12 +288,20 @@ namespace {
 
 void check_fp8(const AutocastOptions& options) {
     const Fp8& fp8 = *options.fp8;
+    check_enumerator("Autocast", "fp8.recipe", fp8.recipe, Recipe::delayed);
     check_enumerator("Autocast", "fp8.granularity", fp8.granularity, Granularity::block32);
     check(!fp8.exact_scale || fp8.granularity != Granularity::block32, ErrorKind::value,
           "Autocast: fp8.exact_scale is true with granularity block32; scales of blocks are powers of two");
     check_enumerator("Autocast", "fp8.weight_grad", fp8.weight_grad, WeightGrad::low);
     check(fp8.least_size > 0, ErrorKind::value, "Autocast: fp8.least_size is ", fp8.least_size,
           "; it must be positive");
+    check(fp8.recipe == Recipe::current || fp8.granularity == Granularity::tensor, ErrorKind::value,
+          "Autocast: fp8.recipe is delayed and fp8.granularity is not tensor; a history has one scale for a "
+          "tensor");
+    check(fp8.history >= 1 && fp8.history <= 65536, ErrorKind::value, "Autocast: fp8.history is ",
+          fp8.history, "; it must be from 1 to 65536");
+    check(fp8.margin >= -64 && fp8.margin <= 64, ErrorKind::value, "Autocast: fp8.margin is ", fp8.margin,
+          "; it must be from -64 to 64");
 }
 
 }  // namespace
@@ -344,8 +352,11 @@ void clear_autocast_report() { thread_autocast().report.clear(); }
 std::ostream& operator<<(std::ostream& out, const AutocastOptions& options) {
     const char* const device = options.device ? name(*options.device) : "all";
     constexpr const char* granularities[] = {"tensor", "row", "block32"};
-    const std::string fp8 =
-        options.fp8 ? fmt::format(", fp8={}", granularities[int(options.fp8->granularity)]) : "";
+    std::string fp8;
+    if (options.fp8) {
+        fp8 = fmt::format(", fp8={}", granularities[int(options.fp8->granularity)]);
+        if (options.fp8->recipe == Recipe::delayed) fp8 += " delayed";
+    }
     return out << fmt::format("AutocastOptions(device={}, dtype={}, enabled={}, cache={}{})", device,
                               name(options.dtype), options.enabled, options.cache, fp8);
 }

@@ -61,6 +61,11 @@ Tensors through_decomposition(const Node& node, const Tensors& g, bool create_gr
 // The dtype in which an op with OpTraits::integers_to_real computes those of these inputs that are integral.
 MEZZO_INTERNAL Dtype real_dtype(In values);
 
+// Runs a user-defined function as the op `op`, whose name and attributes the node and observers get. The ops
+// that forward runs are not observed.
+Tensors apply_as(const AnyOp& op, const AttributesRef& at, autograd::Forward forward,
+                 autograd::Backward backward, const Tensors& inputs);
+
 // A node without inputs and results, newer than all others.
 Ref<Node> new_node();
 

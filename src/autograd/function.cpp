@@ -1,6 +1,7 @@
 // User-defined functions and checkpoints: nodes whose gradient is a callback.
 #include "autograd/engine.h"
 #include "autograd/extra.h"
+#include "autograd/op_observer.h"
 #include "core/thread_state.h"
 #include "mezzo/ops.h"
 
@@ -220,7 +221,48 @@ Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
     return result;
 }
 
+// Runs forward, and records a node of `op` whose gradient is backward. `name` is the function's in errors.
+Tensors run_function(const AnyOp& op, const AttributesRef& at, const char* name, const AutocastState& state,
+                     std::pair<autograd::Forward, autograd::Backward> function, const Tensors& inputs) {
+    autograd::Context context;
+    for (const Tensor& x : inputs) context.needs_grad.push_back(grad_enabled() && tracked(x));
+    Tensors outputs;
+    {
+        NoGrad plain;
+        AutocastGuard guard(state);
+        outputs = function.first(context, inputs);
+    }
+    if (!grad_enabled() || !any_tracked(inputs)) return outputs;
+    Tensors results;
+    for (const Tensor& y : outputs) {
+        check(y.defined(), ErrorKind::state, name, ": forward returned an undefined tensor");
+        results.push_back(alias(y));
+    }
+    const Ref<Node> node = record(op, inputs, at, results);
+    auto recorded =
+        std::make_unique<UserFunction>(name, std::move(context), std::move(function.second), state);
+    for (std::size_t s = 0; s < recorded->context.saved.size(); ++s)
+        for (std::size_t j = 0; j < outputs.size(); ++j)
+            if (recorded->context.saved[s].impl() == outputs[j].impl() && results[j].requires_grad())
+                recorded->saved_outputs.emplace_back(s, std::uint32_t(j));
+    extra_of(*node).function = std::move(recorded);
+    return results;
+}
+
 }  // namespace
+
+Tensors apply_as(const AnyOp& op, const AttributesRef& at, autograd::Forward forward,
+                 autograd::Backward backward, const Tensors& inputs) {
+    Tensors results;
+    {
+        const WatchedOp scope(op, inputs, results);
+        const Observers::Unwatched inside;
+        results = run_function(op, at, op.name(), thread_state.autocast,
+                               {std::move(forward), std::move(backward)}, inputs);
+    }
+    tell_called(op, inputs, at.value, results);
+    return results;
+}
 
 namespace autograd {
 
@@ -229,29 +271,8 @@ Tensors apply_function(const FunctionOptions& options, Forward forward, Backward
     const bool casting = options.has_cast_inputs && thread_state.autocast.open();
     const Tensors inputs = casting ? cast_eligible(given, options.cast_inputs) : given;
     const AutocastState state = casting ? AutocastState{} : thread_state.autocast;
-    Context context;
-    for (const Tensor& x : inputs) context.needs_grad.push_back(grad_enabled() && tracked(x));
-    Tensors outputs;
-    {
-        NoGrad plain;
-        AutocastGuard guard(state);
-        outputs = forward(context, inputs);
-    }
-    if (!grad_enabled() || !any_tracked(inputs)) return outputs;
-    Tensors results;
-    for (const Tensor& y : outputs) {
-        check(y.defined(), ErrorKind::state, options.name, ": forward returned an undefined tensor");
-        results.push_back(alias(y));
-    }
-    const Ref<Node> node = record(function_op, inputs, {}, results);
-    auto function =
-        std::make_unique<UserFunction>(options.name, std::move(context), std::move(backward), state);
-    for (std::size_t s = 0; s < function->context.saved.size(); ++s)
-        for (std::size_t j = 0; j < outputs.size(); ++j)
-            if (function->context.saved[s].impl() == outputs[j].impl() && results[j].requires_grad())
-                function->saved_outputs.emplace_back(s, std::uint32_t(j));
-    extra_of(*node).function = std::move(function);
-    return results;
+    return run_function(function_op, {}, options.name, state, {std::move(forward), std::move(backward)},
+                        inputs);
 }
 
 Tensors checkpoint(Segment function, const Tensors& inputs) {

@@ -4,6 +4,7 @@
 
 #include "autograd/extra.h"
 #include "core/free_list.h"
+#include "core/leaf_state.h"
 #include "core/scale_state.h"
 #include "core/thread_state.h"
 

@@ -40,6 +40,8 @@ public:
     virtual void adding(std::uint32_t /*index*/) {}
     // Whether the hook reduces gradients between processes.
     virtual bool reduces() const { return false; }
+    // Replaces x by the largest values over those processes, element by element. Collective.
+    virtual void reduce_max(const Tensor& /*x*/) {}
     // Memory for a new gradient (a view of a bucket), of the leaf's shape and dtype, with any values;
     // undefined if there is none.
     virtual Tensor bucket_view(std::uint32_t /*index*/) { return {}; }

@@ -59,6 +59,10 @@ template <class Call> void GradientSlot::each_link(const Call& call) {
     }
 }
 
+void GradientSlot::reduce_max(const Tensor& x) {
+    each_link([&](GradientHook& hook, std::uint32_t) { hook.reduce_max(x); });
+}
+
 void GradientSlot::settle() {
     each_link([](GradientHook& hook, std::uint32_t index) { hook.settle(index); });
 }

@@ -46,6 +46,9 @@ public:
     void unlink(const GradientHook* hook) noexcept;
     // Whether a hook reduces the gradient between processes.
     bool reduced() const;
+    // Replaces x by its largest values, element by element, over the processes between which a hook reduces
+    // the gradient. Collective; without such a hook nothing changes.
+    void reduce_max(const Tensor& x);
     // Replaces all links, and returns those that were there.
     std::vector<Link> exchange_links(std::vector<Link> links) {
         return std::exchange(links_, std::move(links));

@@ -1,7 +1,9 @@
 // Hook on a thread's allocations: captured steps, self-checks and reports of memory serve or follow them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "core/allocator.h"
@@ -12,7 +14,8 @@ namespace mezzo {
 // Serves this thread's allocations on one device instead of the allocator, as long as it exists.
 class MemoryHook {
 public:
-    explicit MemoryHook(Device device) : device_(device), previous_(thread_state.memory_hook) {
+    explicit MemoryHook(Device device)
+        : device_(device), number_(next()), previous_(thread_state.memory_hook) {
         thread_state.memory_hook = this;
     }
     virtual ~MemoryHook() { thread_state.memory_hook = previous_; }
@@ -24,6 +27,12 @@ public:
         MemoryHook* const hook = thread_state.memory_hook;
         return hook != nullptr && hook->device_ == device ? hook : nullptr;
     }
+    // Number of this thread's hook for a device, unique in the process; 0 if there is none. A captured step
+    // must not read what was made once outside of it: a replay would not make it again.
+    static std::uint64_t number_of(Device device) {
+        const MemoryHook* const hook = of(device);
+        return hook != nullptr ? hook->number_ : 0;
+    }
 
     // A live block of at least `bytes` > 0.
     virtual Block* allocate(std::size_t bytes) = 0;
@@ -34,6 +43,11 @@ protected:
     const Device device_;
 
 private:
+    static std::uint64_t next() {
+        static std::atomic<std::uint64_t> last{0};
+        return last.fetch_add(1, std::memory_order_relaxed) + 1;
+    }
+    const std::uint64_t number_;
     MemoryHook* const previous_;
 };
 

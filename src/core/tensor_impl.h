@@ -12,6 +12,7 @@
 
 namespace mezzo {
 
+class LeafState;
 struct Node;  // autograd/op.h: the graph's only kind of node
 
 // A 16-bit copy of a float32 parameter or result, current while `version` equals its storage's version.
@@ -47,6 +48,7 @@ struct MEZZO_INTERNAL GradMeta {
     // An 8-bit weight (mezzo/quantize.h) has a scale, and the dtype of its rows in results of embedding().
     Tensor scale;
     Dtype row_dtype = float32;
+    Ref<LeafState> state;   // null: none
     void* hooks = nullptr;  // autograd/hooks.cpp
     void (*free_hooks)(void*) = nullptr;
     // The tensor's versions before and after its elements moved to another storage unchanged: no write.

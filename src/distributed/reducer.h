@@ -41,6 +41,7 @@ public:
     void adding(std::uint32_t place) override;
     Tensor bucket_view(std::uint32_t place) override;
     bool is_bucket_view(std::uint32_t place, const Tensor& gradient) const override;
+    void reduce_max(const Tensor& x) override { group_.all_reduce_(x, ReduceOp::max); }
     // BackwardObserver
     std::uint64_t number() const override { return number_; }
     void begin(const BackwardPlan& plan) override;

@@ -1,6 +1,7 @@
-// Re-runs a skipped step under a RangeTrace, then restores gradients, buffers and generator.
+// Re-runs a skipped step under a RangeTrace and restores gradients, buffers, generator and float8 histories.
 #include "core/gradient_slot.h"
 #include "core/tensor_impl.h"
+#include "mezzo/amp.h"
 #include "mezzo/autograd.h"
 #include "mezzo/insight/insight.h"
 #include "mezzo/ops.h"
@@ -13,10 +14,11 @@ namespace {
 // Without hooks DataParallel does not reduce the gradients of this step, which only this process runs.
 class Restored {
 public:
-    explicit Restored(const nn::Module& model) : random_(random_state()) {
+    explicit Restored(const nn::Module& model) : random_(random_state()), fp8_(model) {
         const NoGrad plain;
         for (const auto& [name, buffer] : model.named_buffers())
             buffers_.emplace_back(buffer, buffer.clone());
+        histories_ = fp8_.state_dict();
         const Tensors parameters = model.parameters();
         gradients_.reserve(parameters.size());
         for (const Tensor& parameter : parameters)
@@ -38,9 +40,10 @@ public:
     Restored(const Restored&) = delete;
     Restored& operator=(const Restored&) = delete;
     // A separate function, because it may throw.
-    void put_back_buffers() const {
+    void put_back_state() {
         const NoGrad plain;
         for (const auto& [buffer, value] : buffers_) buffer.copy_(value);
+        fp8_.load_state_dict(histories_);
     }
 
 private:
@@ -50,6 +53,8 @@ private:
         std::vector<GradientSlot::Link> links;
     };
     RandomState random_;
+    amp::Fp8State fp8_;
+    StateDict histories_;
     std::vector<std::pair<Tensor, Tensor>> buffers_;
     std::vector<Kept> gradients_;
 };
@@ -58,7 +63,7 @@ private:
 
 OverflowReport replay(const nn::Module& model, autograd::Callback<void()> forward_backward,
                       const ReplayOptions& options) {
-    const Restored before(model);
+    Restored before(model);
     if (options.random) set_random_state(*options.random);
     OverflowReport report;
     try {
@@ -66,10 +71,10 @@ OverflowReport replay(const nn::Module& model, autograd::Callback<void()> forwar
         forward_backward();
         report = trace.report(options.step);
     } catch (...) {
-        before.put_back_buffers();
+        before.put_back_state();
         throw;
     }
-    before.put_back_buffers();
+    before.put_back_state();
     return report;
 }
 

@@ -33,12 +33,12 @@ Fp8Result product(const Quantized& a, const Quantized& b, const Tensor& bias, co
 Quantized transposed(const Quantized& q);
 
 // x [rows, cols] with one scale, and the transposed matrix. Products read codes along their rows, so a
-// device's kernel writes both in one pass; elsewhere they share their memory. If only the transposed matrix
-// is wanted, the codes of the other may be undefined.
+// device's kernel writes both in one pass; elsewhere they share their memory. The codes of a matrix that is not
+// wanted may be undefined.
 struct QuantizedBoth {
     Quantized matrix, transposed;
 };
-enum class Wanted : std::uint8_t { both, transposed };
+enum class Wanted : std::uint8_t { matrix, transposed, both };
 QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wanted wanted = Wanted::both);
 
 }  // namespace mezzo

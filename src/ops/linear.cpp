@@ -118,7 +118,8 @@ bool passes_activation_below(const Node& node, const Tensor& dz) {
     if (grad_enabled() || !fuses_layers(dz.device(), dz.dtype()) || !node.sole_consumer(0)) return false;
     const Node& below = *node.edges[0].node;
     return node.edges[0].output == 0 && below.op->is<kernels::Linear>() &&
-           activation_of(below) != Activation::none && below.outputs[0].dtype == dz.dtype();
+           below.op->traits().fused_gradients != 0 && activation_of(below) != Activation::none &&
+           below.outputs[0].dtype == dz.dtype();
 }
 
 Tensors gradient_below(const Node& node, const Tensor& dz) {
@@ -325,7 +326,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearA
         return linear_quantized("linear", x, weight, bias, kernel_activation(activation));
     check_linear("linear", x, weight, bias);
     if (const amp::Fp8* const fp8 = scope_fp8(x.device()); fp8 && !why_not_fp8(*fp8, x, weight))
-        return linear_fp8(*fp8, x, weight, bias, kernel_activation(activation));
+        return linear_fp8(*fp8, x, {weight}, bias.defined() ? Tensors{bias} : Tensors{},
+                          kernel_activation(activation));
     Shape shapes[] = {x.shape(), {}};
     shapes[0].back() = weight.size(0);
     std::size_t results = 1;

@@ -15,7 +15,9 @@ Tensor activated(const Tensor& z, Activation activation);
 Tensor through_activation(Activation activation, const Tensor& dy, const Tensor& saved);
 
 // activation(x W^T + b) in float8, of an Autocast scope with fp8 (linear_fp8.cpp).
-Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight, const Tensor& bias,
+// With several weights, x is quantized once, results are concatenated, and there is no activation. biases: as
+// many as weights, or none.
+Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights, const Tensors& biases,
                   Activation activation);
 
 // Fused activation and bias backward: gradients that the op which reads a linear layer's result may send to

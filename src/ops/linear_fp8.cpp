@@ -1,62 +1,101 @@
-// linear in float8, of an Autocast scope with fp8. With q(a) the codes of a along the dimension of the sum,
-// and s(a) their scales:
+// linear in float8, of an Autocast scope with fp8. A merged layer has several weights W and one x. With q(a)
+// the codes of a along the dimension of the sum, and s(a) their scales:
 //
 //     z = q(x) q(W)^T / (s(x) s(W)) + b,  y = activation(z)        forward
 //
 //     dz = dy * activation'(z)
-//     dx = q(dz) q(W) / (s(dz) s(W))
+//     dx = q(dz) q(W) / (s(dz) s(W))                               summed over the weights
 //     dW = q(dz)^T q(x) / (s(dz) s(x)),  db = sum of the rows of dz
-#include <array>
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "autograd/autocast_state.h"
 #include "autograd/extra.h"
 #include "autograd/report.h"
+#include "core/memory_hook.h"
+#include "kernels/matmul.h"
+#include "kernels/merged_linear.h"
 #include "ops/fp8_product.h"
+#include "ops/fp8_weight.h"
 #include "ops/linear.h"
 #include "ops/products.h"
+#include "ops/quantize.h"
 
 namespace mezzo {
 
 namespace {
 
-const OpTraits report_traits{.name = "linear", .cast = CastPolicy::low, .fp8 = true};
+// Named as in 16 bit, for observers and reports. Their nodes have gradients of their own (apply_as).
+constexpr OpTraits traits_of(const char* name) {
+    return {.name = name, .cast = CastPolicy::low, .saves = save_none, .fp8 = true};
+}
+const Op<kernels::Linear> linear_op{traits_of("linear")};
+const Op<kernels::Linear> linear_relu_op{traits_of("linear_relu")};
+const Op<kernels::Linear> linear_gelu_op{traits_of("linear_gelu")};
+const Op<kernels::MergedLinear> merged_linear_op{traits_of("merged_linear")};
+
+const AnyOp& op_for(Activation activation) {
+    if (activation == Activation::none) return linear_op;
+    return activation == Activation::relu ? linear_relu_op : linear_gelu_op;
+}
 
 class Fp8Layer {
 public:
-    Fp8Layer(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight, const Tensor& bias,
-             Activation activation)
+    // inputs: x, the weights, and as many biases, or none.
+    Fp8Layer(const amp::Fp8& fp8, const Tensors& inputs, std::size_t parts, Activation activation)
         : fp8_(fp8),
+          parts_(parts),
           activation_(activation),
-          low_(autocast_dtype(CastPolicy::low, x)),
-          x_shape_(x.shape()),
-          dtypes_{x.dtype(), weight.dtype(), bias.defined() ? bias.dtype() : float32} {
-        edges_[0] = edge_of(x);
-        edges_[1] = edge_of(weight);
-        if (bias.defined()) edges_[2] = edge_of(bias);
+          low_(autocast_dtype(CastPolicy::low, inputs[0])),
+          caches_(thread_state.autocast.cache),
+          x_shape_(inputs[0].shape()) {
+        for (const Tensor& x : inputs) {
+            dtypes_.push_back(x.dtype());
+            edges_.push_back(edge_of(x));
+        }
+        for (std::size_t i = 0; i < parts; ++i) {
+            const Tensor& weight = inputs[1 + i];
+            sizes_.push_back(weight.size(0));
+            const Ref<Fp8Weight> state = Fp8Weight::of(weight);
+            weights_.push_back(
+                {state, weight.version(), fp8.recipe == amp::Recipe::delayed && state && tracked(weight)});
+        }
     }
 
     Tensors forward(autograd::Context& context, const Tensors& in) const {
-        const Tensor x = matrix_of(cached_cast(in[0], low_)), weight = cached_cast(in[1], low_);
+        const Tensor x = matrix_of(cached_cast(in[0], low_));
+        Tensors weights, results;
+        for (std::size_t i = 0; i < parts_; ++i) weights.push_back(cached_cast(in[1 + i], low_));
         const NoAutocast plain;
-        context.saved.resize(saved_tensors);
-        const bool saves_x = needs(context, 1) || reads_operands();
-        const QuantizedBoth both =
-            saves_x && saves_codes() ? both_operands(x) : QuantizedBoth{operand(x), {}};
-        const Quantized& qx = both.matrix;
-        const bool curved = activation_ != Activation::none && activation_ != Activation::relu;
-        const Fp8Result z =
-            product(qx, operand(weight), in.size() > 2 ? in[2] : Tensor(),
-                    {.dtype = low_, .activation = activation_, .saves_pre_activation = curved});
-        if (saves_x) context.saved[of_x] = saves_codes() ? both.transposed.codes : x;
-        context.saved[of_scale] = qx.scale;
-        if (needs(context, 0) || reads_operands()) context.saved[of_weight] = weight;
+        context.saved.resize(of_weights + parts_ * saved_per_weight);
+        const bool recorded =
+            std::find(context.needs_grad.begin(), context.needs_grad.end(), true) != context.needs_grad.end();
+        bool reads_x = recorded && reads_operands();
+        for (std::size_t i = 0; i < parts_; ++i) reads_x = reads_x || needs(context, 1 + i);
+        const QuantizedBoth qx = operands(x, 0, Fp8Operand::input,
+                                          reads_x && saves_codes() ? Wanted::both : Wanted::matrix, recorded);
+        for (std::size_t i = 0; i < parts_; ++i) {
+            const QuantizedBoth qw =
+                weight_codes(i, weights[i], needs(context, 0) && by_tensor() ? Wanted::both : Wanted::matrix);
+            const Fp8Result z =
+                product(qx.matrix, qw.matrix, in.size() > 1 + parts_ ? in[1 + parts_ + i] : Tensor(),
+                        {.dtype = low_,
+                         .activation = activation_,
+                         .saves_pre_activation = recorded && reads_operands()});
+            if (recorded && reads_operands()) context.saved[of_activation] = z.pre_activation;
+            results.push_back(z.y);
+            if (needs(context, 0) || (recorded && reads_operands()))
+                save_weight(context, i, weights[i], qw.transposed);
+        }
+        if (reads_x) context.saved[of_x] = saves_codes() ? qx.transposed.codes : x;
+        context.saved[of_scale] = qx.matrix.scale;
         Shape shape = x_shape_;
-        shape.back() = weight.size(0);
-        Tensor result = z.y.reshape(shape);
-        if (activation_ == Activation::relu)
-            context.saved[of_activation] = result;
-        else
-            context.saved[of_activation] = z.pre_activation;
+        shape.back() = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t(0));
+        Tensor result = (parts_ == 1 ? results[0] : cat(results, 1)).reshape(shape);
+        if (activation_ == Activation::relu) context.saved[of_activation] = result;
         return {result};
     }
 
@@ -64,48 +103,114 @@ public:
         const NoAutocast plain;
         const Tensor dy = matrix_of(cast(gradients[0], low_));
         if (grad_enabled()) return recorded(context, dy);
-        const Tensor dz = before_activation(dy, context);
+        const Tensors dzs = columns_of_parts(before_activation(dy, context));
         Tensors result(context.needs_grad.size());
-        const QuantizedBoth qdz = gradient_operands(dz, context);
-        if (needs(context, 0)) {
-            const Tensor& weight = context.saved[of_weight];
-            const Quantized columns =
-                by_tensor() ? both_operands(weight, Wanted::transposed).transposed : operand(weight.t());
-            result[0] = cast(product(qdz.matrix, columns), dtypes_[0]).reshape(x_shape_);
+        Tensor dx;
+        for (std::size_t i = 0; i < parts_; ++i) {
+            const Tensor& dz = dzs[i];
+            const bool reads_columns = needs(context, 1 + i) && saves_codes();
+            QuantizedBoth qdz;
+            if (needs(context, 0) || reads_columns)
+                qdz = operands(dz, i, Fp8Operand::gradient,
+                               !reads_columns      ? Wanted::matrix
+                               : needs(context, 0) ? Wanted::both
+                                                   : Wanted::transposed);
+            if (needs(context, 0)) {
+                const Tensor part = product(qdz.matrix, columns_of_weight(context, i));
+                dx = dx.defined() ? dx + part : part;
+            }
+            if (needs(context, 1 + i))
+                result[1 + i] = cast(weight_gradient(i, dz, qdz, context), dtypes_[1 + i]);
+            if (needs(context, 1 + parts_ + i))
+                result[1 + parts_ + i] = cast(bias_grad(dz, float32), dtypes_[1 + parts_ + i]);
         }
-        if (needs(context, 1)) result[1] = cast(weight_gradient(dz, qdz, context), dtypes_[1]);
-        if (needs(context, 2)) result[2] = cast(bias_grad(dz, float32), dtypes_[2]);
+        if (dx.defined()) result[0] = cast(dx, dtypes_[0]).reshape(x_shape_);
         return result;
     }
 
 private:
-    // The saved tensors: x in 16 bit or as codes of the transposed matrix, its scale, the weight in 16 bit,
-    // and the tensor that the gradient of the activation reads. Tensors that no gradient reads are undefined.
-    enum Saved : std::uint8_t { of_x, of_scale, of_weight, of_activation, saved_tensors };
+    // The saved tensors: x in 16 bit or as codes of the transposed matrix, its scale, and the tensor that the
+    // activation's gradient reads; then for each weight its 16-bit form, codes of the transposed matrix, and
+    // their scale. Tensors that no gradient reads are undefined.
+    enum Saved : std::uint8_t { of_x, of_scale, of_activation, of_weights };
+    enum SavedOfWeight : std::uint8_t { in_16bit, as_codes, of_codes, saved_per_weight };
+    struct Weight {
+        Ref<Fp8Weight> state;  // null: its codes are made for each call
+        std::uint64_t version;
+        bool delayed;  // scales are of the history
+    };
     static bool needs(const autograd::Context& context, std::size_t i) {
         return i < context.needs_grad.size() && context.needs_grad[i];
+    }
+    static const Tensor& saved_weight(const autograd::Context& context, std::size_t i,
+                                      SavedOfWeight which = in_16bit) {
+        return context.saved[of_weights + i * saved_per_weight + which];
     }
     // Whether a recorded backward computes the pre-activation again.
     bool reads_operands() const { return activation_ != Activation::none && activation_ != Activation::relu; }
     bool by_tensor() const { return fp8_.granularity == Granularity::tensor; }
     bool saves_codes() const { return by_tensor() && fp8_.weight_grad == amp::WeightGrad::fp8; }
-    QuantizeOptions options(Dtype dtype) const {
-        return {.dtype = dtype, .granularity = fp8_.granularity, .exact_scale = fp8_.exact_scale};
+    // Codes of an operand of weight i's product. With one scale for the tensor they may be those of the
+    // transposed matrix, too. records: its largest element goes into the history. Scales of rows fit each
+    // gradient, so it needs no wider range than the other operands.
+    QuantizedBoth operands(const Tensor& x, std::size_t i, Fp8Operand which, Wanted wanted,
+                           bool records = true) const {
+        const QuantizeOptions options{
+            .dtype = by_tensor() && which == Fp8Operand::gradient ? float8_e5m2 : float8_e4m3fn,
+            .granularity = fp8_.granularity,
+            .exact_scale = fp8_.exact_scale};
+        if (!weights_[i].delayed) return quantize_both(x, options, wanted);
+        const Tensor wide = cast(x, float32);
+        const Tensor largest = weights_[i].state->delayed(which, largest_magnitude(wide, fp8_.granularity),
+                                                          fp8_.history, records);
+        const Quantized q = quantized_for(wide, largest, options, fp8_.margin);
+        return {q, transposed(q)};
     }
-    Quantized operand(const Tensor& x) const { return quantize(x, options(float8_e4m3fn)); }
-    QuantizedBoth both_operands(const Tensor& x, Wanted wanted = Wanted::both) const {
-        return quantize_both(x, options(float8_e4m3fn), wanted);
+    Quantized operand(const Tensor& x, std::size_t i, Fp8Operand which) const {
+        return operands(x, i, which, Wanted::matrix).matrix;
     }
-    // Scales of rows fit each gradient, so it needs no wider range than the other operands.
-    Dtype gradient_dtype() const { return by_tensor() ? float8_e5m2 : float8_e4m3fn; }
-    Quantized gradient_operand(const Tensor& dz) const { return quantize(dz, options(gradient_dtype())); }
-    // Operands of the products of dx and, with codes of one scale, of dW.
-    QuantizedBoth gradient_operands(const Tensor& dz, const autograd::Context& context) const {
-        if (needs(context, 1) && saves_codes())
-            return quantize_both(dz, options(gradient_dtype()),
-                                 needs(context, 0) ? Wanted::both : Wanted::transposed);
-        if (needs(context, 0)) return {gradient_operand(dz), {}};
-        return {};
+
+    // Codes of weight i, whose 16-bit form is `low`. Both at once only where they share a scale.
+    QuantizedBoth weight_codes(std::size_t i, const Tensor& low, Wanted wanted) const {
+        const auto make = [&]() -> QuantizedBoth {
+            if (by_tensor() || wanted == Wanted::matrix) return operands(low, i, Fp8Operand::weight, wanted);
+            return {{}, operand(low.t(), i, Fp8Operand::weight)};
+        };
+        const Weight& weight = weights_[i];
+        if (!weight.state || !caches_) return make();
+        return weight.state->codes({.version = weight.version,
+                                    .run = MemoryHook::number_of(low.device()),
+                                    .low = low_,
+                                    .recipe = weight.delayed ? fp8_.recipe : amp::Recipe::current,
+                                    .granularity = fp8_.granularity,
+                                    .exact_scale = fp8_.exact_scale,
+                                    .margin = fp8_.margin},
+                                   wanted, make);
+    }
+    // Codes of the transposed weight i, as the gradient of x reads them.
+    Quantized columns_of_weight(const autograd::Context& context, std::size_t i) const {
+        if (!by_tensor()) return weight_codes(i, saved_weight(context, i), Wanted::transposed).transposed;
+        return {saved_weight(context, i, as_codes), saved_weight(context, i, of_codes)};
+    }
+    void save_weight(autograd::Context& context, std::size_t i, const Tensor& low,
+                     const Quantized& codes) const {
+        const std::size_t first = of_weights + i * saved_per_weight;
+        context.saved[first + in_16bit] = low;
+        if (!by_tensor()) return;  // the gradient of x reads other codes
+        context.saved[first + as_codes] = codes.codes;
+        context.saved[first + of_codes] = codes.scale;
+    }
+
+    // The columns of g [rows, out features of all weights] of each weight.
+    Tensors columns_of_parts(const Tensor& g) const {
+        if (parts_ == 1) return {g};
+        Tensors result;
+        std::int64_t first = 0;
+        for (const std::int64_t size : sizes_) {
+            result.push_back(g.slice(1, first, first + size));
+            first += size;
+        }
+        return result;
     }
 
     Tensor before_activation(const Tensor& dy, const autograd::Context& context) const {
@@ -113,68 +218,97 @@ private:
         return through_activation(activation_, dy, matrix_of(context.saved[of_activation]));
     }
 
-    Tensor weight_gradient(const Tensor& dz, const QuantizedBoth& qdz,
+    Tensor weight_gradient(std::size_t i, const Tensor& dz, const QuantizedBoth& qdz,
                            const autograd::Context& context) const {
         const Tensor& x = context.saved[of_x];
         if (fp8_.weight_grad == amp::WeightGrad::low) return product_as(dz.t(), x, float32);
         if (by_tensor()) return product(qdz.transposed, {x, context.saved[of_scale]});
-        return product(gradient_operand(dz.t()), operand(x.t()));
+        return product(operand(dz.t(), i, Fp8Operand::gradient), operand(x.t(), i, Fp8Operand::input));
     }
 
     // The same in ops with gradients of their own, on operands in 16 bit.
     Tensors recorded(const autograd::Context& context, const Tensor& dy) const {
-        Tensor x = context.saved[of_x], weight = context.saved[of_weight];
+        Tensor x = context.saved[of_x], dx;
+        Tensors weights;
         if (x.defined()) {
             if (saves_codes()) x = dequantize({x.t(), context.saved[of_scale]}, low_);
             x = x.reshape(x_shape_);
             x = matrix_of(edges_[0].needed() ? reattach(x, edges_[0], dtypes_[0]) : x);
         }
-        if (weight.defined() && edges_[1].needed()) weight = reattach(weight, edges_[1], dtypes_[1]);
-        Tensor dz = dy;
-        if (activation_ == Activation::relu) {
-            dz = through_activation(activation_, dy, matrix_of(context.saved[of_activation]));
-        } else if (activation_ != Activation::none) {
-            dz = through_activation(activation_, dy, pre_activation(context, x, weight));
+        for (std::size_t i = 0; i < parts_; ++i) {
+            const Tensor& weight = saved_weight(context, i);
+            weights.push_back(weight.defined() && edges_[1 + i].needed()
+                                  ? reattach(weight, edges_[1 + i], dtypes_[1 + i])
+                                  : weight);
         }
+        const Tensors dzs = columns_of_parts(recorded_activation(context, dy, x, weights[0]));
         Tensors result(context.needs_grad.size());
-        if (needs(context, 0))
-            result[0] = cast(product_as(dz, weight, dtypes_[0]), dtypes_[0]).reshape(x_shape_);
-        if (needs(context, 1)) result[1] = cast(product_as(dz.t(), x, dtypes_[1]), dtypes_[1]);
-        if (needs(context, 2)) result[2] = cast(bias_grad(dz, float32), dtypes_[2]);
+        for (std::size_t i = 0; i < parts_; ++i) {
+            const Tensor& dz = dzs[i];
+            if (needs(context, 0)) {
+                const Tensor part = product_as(dz, weights[i], dtypes_[0]);
+                dx = dx.defined() ? dx + part : part;
+            }
+            if (needs(context, 1 + i))
+                result[1 + i] = cast(product_as(dz.t(), x, dtypes_[1 + i]), dtypes_[1 + i]);
+            if (needs(context, 1 + parts_ + i))
+                result[1 + parts_ + i] = cast(bias_grad(dz, float32), dtypes_[1 + parts_ + i]);
+        }
+        if (dx.defined()) result[0] = cast(dx, dtypes_[0]).reshape(x_shape_);
         return result;
+    }
+
+    Tensor recorded_activation(const autograd::Context& context, const Tensor& dy, const Tensor& x,
+                               const Tensor& weight) const {
+        if (activation_ == Activation::none) return dy;
+        if (activation_ == Activation::relu) return before_activation(dy, context);
+        return through_activation(activation_, dy, pre_activation(context, x, weight));
     }
 
     // The saved pre-activation, with the history of the operands that it was computed from.
     Tensor pre_activation(const autograd::Context& context, const Tensor& x, const Tensor& weight) const {
         Tensor z = linear(x, weight);
-        if (edges_[2].needed())
+        if (edges_.size() > 2 && edges_[2].needed())
             z = z + reattach(zeros({weight.size(0)}, {.dtype = low_, .device = x.device()}), edges_[2],
                              dtypes_[2]);
         return z + (matrix_of(context.saved[of_activation]) - z.detach());
     }
 
     amp::Fp8 fp8_;
-    Activation activation_;
+    std::size_t parts_;      // number of weights
+    Activation activation_;  // none if there are several
     Dtype low_;
+    bool caches_;  // AutocastOptions::cache
     Shape x_shape_;
-    std::array<Dtype, 3> dtypes_;  // of x, weight and bias as given
-    std::array<Edge, 3> edges_;    // of the same
+    std::vector<std::int64_t> sizes_;  // out features of each weight
+    std::vector<Weight> weights_;
+    std::vector<Dtype> dtypes_;  // of the inputs as given
+    std::vector<Edge> edges_;    // of the same
 };
 
 }  // namespace
 
-Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight, const Tensor& bias,
+Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights, const Tensors& biases,
                   Activation activation) {
-    const Fp8Layer layer(fp8, x, weight, bias, activation);
+    Tensors given{x};
+    given.insert(given.end(), weights.begin(), weights.end());
+    given.insert(given.end(), biases.begin(), biases.end());
+    const auto layer = std::make_shared<const Fp8Layer>(fp8, given, weights.size(), activation);
     const AutocastCounters before = autocast_counters();
-    const Tensors given = bias.defined() ? Tensors{x, weight, bias} : Tensors{x, weight};
-    const Tensor y = autograd::apply_function(
-        {.name = "linear_fp8"},
-        [layer](autograd::Context& context, const Tensors& in) { return layer.forward(context, in); },
-        [layer](const autograd::Context& context, const Tensors& g) { return layer.backward(context, g); },
-        given)[0];
+    const auto forward = [layer](autograd::Context& context, const Tensors& in) {
+        return layer->forward(context, in);
+    };
+    const auto backward = [layer](const autograd::Context& context, const Tensors& g) {
+        return layer->backward(context, g);
+    };
+    const bool merged = weights.size() > 1;
+    const AnyOp& op = merged ? merged_linear_op : op_for(activation);
+    const kernels::MergedLinear of_merged{.parts = int(weights.size())};
+    const kernels::Linear of_single{.activation = activation};
+    const AttributesRef attributes = merged ? AttributesRef(of_merged) : AttributesRef(of_single);
+    const Tensor y = apply_as(op, attributes, forward, backward, given)[0];
     const AutocastCounters after = autocast_counters();
-    report_call(report_traits, given, float8_e4m3fn, y.dtype(),
+    report_call(op.traits(), given, float8_e4m3fn, y.dtype(),
                 {after.casts - before.casts, after.cast_bytes - before.cast_bytes});
     return y;
 }

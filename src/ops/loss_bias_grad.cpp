@@ -19,7 +19,7 @@ const Op<kernels::MseLossBiasGrad> mse_loss_bias_grad_op{
     }};
 
 bool is_plain_linear(const Node& node) {
-    return node.op->is<kernels::Linear>() &&
+    return node.op->is<kernels::Linear>() && node.op->traits().fused_gradients != 0 &&
            node.attributes.as<kernels::Linear>().activation == Activation::none;
 }
 

@@ -115,10 +115,13 @@ Tensors merged_linear_decomposition(In in, const At& at) {
     return {cat(results, -1)};
 }
 
-bool all_fp8(const Tensor& x, const Tensors& weights) {
+// The scope's float8 products, if they take all of the weights; otherwise null.
+const amp::Fp8* all_fp8(const Tensor& x, const Tensors& weights) {
     const amp::Fp8* const fp8 = scope_fp8(x.device());
-    return fp8 && std::none_of(weights.begin(), weights.end(),
-                               [&](const Tensor& w) { return why_not_fp8(*fp8, x, w) != nullptr; });
+    const bool all = fp8 != nullptr && std::none_of(weights.begin(), weights.end(), [&](const Tensor& w) {
+                         return why_not_fp8(*fp8, x, w) != nullptr;
+                     });
+    return all ? fp8 : nullptr;
 }
 
 // The bias for a layer without one, if other layers have one.
@@ -156,9 +159,12 @@ Tensor merged_linear(const Tensor& x, const Tensors& weights, const Tensors& bia
               "merged_linear: the weights have more than 2^63 - 1 rows");
         given.push_back(weights[i]);
     }
-    if (all_fp8(x, weights)) return concatenated(x, weights, biases);
     for (std::size_t i = 0; biased && i < weights.size(); ++i)
         given.push_back(biases[i].defined() ? biases[i] : zeros_for(weights[i]));
+    if (const amp::Fp8* const fp8 = all_fp8(x, weights)) {
+        const Tensors all_biases(given.begin() + 1 + std::ptrdiff_t(weights.size()), given.end());
+        return linear_fp8(*fp8, x, weights, all_biases, Activation::none);
+    }
     Shape shape = x.shape();
     shape.back() = columns;
     const At at{.parts = int(weights.size())};

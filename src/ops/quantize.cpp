@@ -1,4 +1,6 @@
-#include "mezzo/quantize.h"
+#include "ops/quantize.h"
+
+#include <cmath>
 
 #include "autograd/autocast_state.h"
 #include "core/enumerators.h"
@@ -11,14 +13,6 @@ namespace mezzo {
 namespace {
 
 constexpr double least_scale = 0x1p-126, largest_scale = 0x1p126;
-
-// The largest magnitude of each group; NaN wins.
-Tensor largest(const Tensor& x, Granularity granularity) {
-    if (granularity == Granularity::row) return max(abs(x), -1, keep_dims());
-    Axes all;
-    for (int d = 0; d < x.dim(); ++d) all.push_back(d);
-    return max(abs(x), all, keep_dims());
-}
 
 // The largest power of two that is not above x. Casts to E8M0 round to the nearer power.
 Tensor power_below(const Tensor& x) {
@@ -75,6 +69,26 @@ Quantized quantize_blocks(const Tensor& x, const QuantizeOptions& options) {
 
 }  // namespace
 
+Tensor largest_magnitude(const Tensor& x, Granularity granularity) {
+    if (granularity == Granularity::row) return max(abs(x), -1, keep_dims());
+    Axes all;
+    for (int d = 0; d < x.dim(); ++d) all.push_back(d);
+    return max(abs(x), all, keep_dims());
+}
+
+Quantized quantized_for(const Tensor& x, const Tensor& largest, const QuantizeOptions& options,
+                        double margin) {
+    const double largest_code = dtype_info(options.dtype).max;
+    // Without infinities on the way, which DetectAnomaly would report.
+    Tensor ratio = largest_code / clamp(largest, largest_code / largest_scale, 0x1.fffffep127);
+    if (margin != 0) ratio = ratio * std::exp2(-margin);
+    ratio = clamp(ratio, least_scale, largest_scale);
+    const Tensor scale =
+        where(isfinite(largest) & (largest > 0.0), options.exact_scale ? ratio : power_below(ratio), 1.0);
+    const Tensor scaled = x * where(isfinite(x), scale, 0.0);  // NaN of what is not finite
+    return {cast(clamp(scaled, -largest_code, largest_code), options.dtype), scale};
+}
+
 Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
     check_floating("quantize", x);
     check_dtype("quantize", options.dtype);
@@ -97,18 +111,11 @@ Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
         return {made[0], made[1], made[2]};
     }
     const Tensor wide = cast(x, float32);
-    const Tensor top = largest(wide, options.granularity);
-    const double largest_code = dtype_info(options.dtype).max;
-    // Without infinities on the way, which DetectAnomaly would report.
-    const Tensor ratio = clamp(largest_code / clamp(top, largest_code / largest_scale, 0x1.fffffep127),
-                               least_scale, largest_scale);
-    const Tensor scale =
-        where(isfinite(top) & (top > 0.0), options.exact_scale ? ratio : power_below(ratio), 1.0);
-    const Tensor scaled = wide * where(isfinite(wide), scale, 0.0);  // NaN of what is not finite
-    return {cast(clamp(scaled, -largest_code, largest_code), options.dtype), scale};
+    return quantized_for(wide, largest_magnitude(wide, options.granularity), options);
 }
 
 QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wanted wanted) {
+    if (wanted == Wanted::matrix) return {quantize(x, options), {}};
     AnyKernel* const kernel = kernel_of(x);
     if (kernel == nullptr) {
         const Quantized q = quantize(x, options);

@@ -324,6 +324,7 @@ void LBFGSStep::count(bool applied) const {
     add(applied ? offsetof(StepState, applied) : offsetof(StepState, skipped));
     if (applied) impl_.steps.add_(scalar(1, {.device = impl_.device()}));
     if (!impl_.counts_on_device) ++(applied ? impl_.applied : impl_.skipped);
+    end_step(impl_);
 }
 
 void LBFGSStep::iterate() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "autograd/ready_backward.h"
+#include "core/leaf_state.h"
 #include "core/step_recorder.h"
 #include "kernels/step_copies.h"
 #include "mezzo/record_function.h"
@@ -161,7 +162,22 @@ bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditi
     }
     note_update(optimizer, plan.indices, conditional);
     if (thread_state.recorder != nullptr) follow_replays(optimizer, plan, conditional);
+    end_step(optimizer);
     return true;
+}
+
+void end_step(OptimizerImpl& optimizer) {
+    std::vector<LeafState*> states;
+    LeafState* first = nullptr;
+    for (const Slot& slot : optimizer.slots) {
+        states.push_back(slot.param->grad_meta != nullptr ? slot.param->grad_meta->state.get() : nullptr);
+        if (first == nullptr) first = states.back();
+    }
+    if (first == nullptr) return;
+    first->step_ended(states, [&](const Tensor& x) {
+        for (const Slot& slot : optimizer.slots)
+            if (slot.param->grads().gradient.reduced()) return slot.param->grads().gradient.reduce_max(x);
+    });
 }
 
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional) {
@@ -236,7 +252,8 @@ void Optimizer::step() {
     const insight::RecordFunction scope("Optimizer.step");
     if (std::exchange(impl_->preset.skips_next_step, false)) {
         zero_grad();
-        return count_step(*impl_, offsetof(StepState, skipped), impl_->skipped);
+        count_step(*impl_, offsetof(StepState, skipped), impl_->skipped);
+        return end_step(*impl_);
     }
     refuse_scale_state("Optimizer.step", *impl_, both_parts,
                        "call zero_grad() before the first backward() of an iteration");
@@ -264,7 +281,9 @@ void Optimizer::step_in_backward(const Tensor& loss) {
         update_alone(own, at->second, static_cast<StepState*>(raw(counts)));
         leaf.set_grad({});
     });
-    if (counts.defined()) count_step(own, offsetof(StepState, applied), own.applied);
+    if (!counts.defined()) return;
+    count_step(own, offsetof(StepState, applied), own.applied);
+    end_step(own);
 }
 
 }  // namespace mezzo::optim

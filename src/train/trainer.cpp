@@ -110,6 +110,9 @@ void Trainer::begin(LoaderRef loader, Size batches) {
         if (options_.plateau != nullptr) parts.schedule = *options_.plateau;
         if (options_.average != nullptr) parts.average = *options_.average;
         parts.others = options_.others;
+        const bool fp8 = options_.preset == nullptr && options_.precision == Precision::fp8;
+        if (fp8 && options_.fp8.recipe == amp::Recipe::delayed)
+            parts.others.emplace_back("fp8", fp8_state_.emplace(model_));
         parts.others.emplace_back("trainer", *this);
         parts.settings = options_.settings;
         parts.group = group();

@@ -61,6 +61,8 @@ const Entry entries[] = {
     ENTRY(value, "an option out of its range: the header says it", optim::SGD({leaf()}, {.lr = -1})),
     ENTRY(value, "a tensor that was declared and never given a value", exp(Tensor())),
     ENTRY(value, "class numbers run from 0 to classes - 1", one_hot(arange(4), 3)),
+    ENTRY(value, "a float8 history is of whole tensors: `Granularity::tensor`, the default",
+          amp::Autocast({.fp8 = amp::Fp8{.recipe = amp::Recipe::delayed, .granularity = Granularity::row}})),
     ENTRY(state, "nothing in it requires gradients, or `NoGrad` was open when it was computed",
           ones({2}).sum().backward()),
     ENTRY(state, "`backward({.retain_graph = true})`, or compute the loss again",

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "cuda/gemm/fallbacks.h"
+#include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 #include "ops/fp8_product.h"
 #include "tests/support/both_devices.h"
@@ -20,17 +21,20 @@ struct Training {
     std::vector<Tensor> batches;
     std::unique_ptr<optim::AdamW> optimizer;
 
-    explicit Training(Device device) {
+    amp::Fp8 fp8;
+
+    Training(Device device, amp::Recipe recipe) : fp8{.recipe = recipe, .least_size = 16, .history = 2} {
         manual_seed(4);
         for (const Tensor& p : net.parameters()) p.detach().normal_(0, 0.2);
-        for (int i = 0; i < 6; ++i) batches.push_back(randn({size, size}).to(device));
+        for (int i = 0; i < 6; ++i)
+            batches.push_back((randn({size, size}) * (i % 2 == 0 ? 1.0 : 3.0)).to(device));
         net.to(device);
         optimizer = std::make_unique<optim::AdamW>(net.parameters(), optim::AdamWOptions{.lr = 0.01});
     }
     Tensors step(const Tensors& in) {
         Tensor loss;
         {
-            const amp::Autocast scope({.dtype = bfloat16, .fp8 = amp::Fp8{.least_size = 16}});
+            const amp::Autocast scope({.dtype = bfloat16, .fp8 = fp8});
             loss = mse_loss(net(in[0]), in[0]);
         }
         optimizer->zero_grad();
@@ -222,15 +226,46 @@ TEST_CASE("cuda: a float8 gradient of many rows is as accurate as 16 bit", "[cud
 
 TEST_CASE("cuda: a step in float8 is the CPU's, and the same when it is captured", "[cuda]") {
     if (no_device()) return;
-    Training host(cpu_device), eager(cuda_device), replayed(cuda_device);
-    cuda::CapturedStep captured([&](const Tensors& in) { return replayed.step(in); });
-    for (std::size_t i = 0; i < host.batches.size(); ++i) {
-        CAPTURE(i);
-        const double expected = host.step({host.batches[i]})[0].item<double>();
-        const double loss = eager.step({eager.batches[i]})[0].item<double>();
-        CHECK(loss == Approx(expected).epsilon(0.01));
-        CHECK(captured({replayed.batches[i]})[0].item<double>() == loss);
-    }
-    for (std::size_t i = 0; i < 4; ++i)
-        CHECK(equal(eager.net.parameters()[i].detach(), replayed.net.parameters()[i].detach()));
+    for (const amp::Recipe recipe : {amp::Recipe::current, amp::Recipe::delayed})
+        for (const int warmup : {2, 3}) {
+            CAPTURE(int(recipe), warmup);
+            Training host(cpu_device, recipe), eager(cuda_device, recipe), replayed(cuda_device, recipe);
+            cuda::CapturedStep captured([&](const Tensors& in) { return replayed.step(in); },
+                                        {.warmup = warmup});
+            for (std::size_t i = 0; i < host.batches.size(); ++i) {
+                CAPTURE(i);
+                const double expected = host.step({host.batches[i]})[0].item<double>();
+                const double loss = eager.step({eager.batches[i]})[0].item<double>();
+                CHECK(loss == Approx(expected).epsilon(0.02));
+                CHECK(captured({replayed.batches[i]})[0].item<double>() == loss);
+            }
+            CHECK(captured.statistics().captures == 1);
+            for (std::size_t i = 0; i < 4; ++i)
+                CHECK(equal(eager.net.parameters()[i].detach(), replayed.net.parameters()[i].detach()));
+            const StateDict history = amp::Fp8State(eager.net).state_dict(),
+                            of_replayed = amp::Fp8State(replayed.net).state_dict();
+            CHECK(history.size() == (recipe == amp::Recipe::delayed ? 6 : 0));
+            REQUIRE(of_replayed.size() == history.size());
+            for (std::size_t i = 0; i < history.size(); ++i)
+                CHECK(equal(history[i].second, of_replayed[i].second));
+        }
+}
+
+TEST_CASE("cuda: passes of a step share the codes of weights", "[cuda]") {
+    if (no_device()) return;
+    Training training(cuda_device, amp::Recipe::current);
+    const auto launches = [&] {
+        const auto before = cuda::counters().launches;
+        {
+            const amp::Autocast scope({.dtype = bfloat16, .fp8 = training.fp8});
+            (void)training.net(training.batches[0]);
+        }
+        return cuda::counters().launches - before;
+    };
+    training.step({training.batches[0]}), training.step({training.batches[0]});
+    const auto first = launches(), second = launches();
+    CHECK(second + 20 < first);  // two weights
+    CHECK(launches() == second);
+    training.step({training.batches[0]});
+    CHECK(launches() == first);
 }

@@ -19,6 +19,7 @@ struct Recipe {
     distributed::DataParallelOptions options = {.first_bucket_bytes = 2000, .bucket_bytes = 4000};
     Dtype parameters = float32;
     bool autocast = false;  // in float16
+    std::optional<amp::Fp8> fp8 = {};
     bool captured = false;
     int restart_step = -1;  // in which rank 1 alone must record its step anew
     int steps = 20;
@@ -74,8 +75,10 @@ public:
     Tensors step(const Tensors& in) {
         Tensor y;
         {
-            const amp::Autocast scope(
-                {.device = DeviceType::cuda, .dtype = float16, .enabled = recipe_.autocast});
+            const amp::Autocast scope({.device = DeviceType::cuda,
+                                       .dtype = float16,
+                                       .enabled = recipe_.autocast,
+                                       .fp8 = recipe_.fp8});
             y = model_.forward(in);
         }
         const Tensor loss = model_.loss(y.to(float32), in) * in.back();
@@ -107,6 +110,7 @@ public:
         append(t.state, "", net_.named_parameters());
         append(t.state, "optimizer.", optimizer_->state_dict());
         append(t.state, "scaler.", scaler_.state_dict());
+        append(t.state, "fp8.", amp::Fp8State(net_).state_dict());
         t.steps = recipe_.steps;
         t.applied = optimizer_->applied_steps();
         t.skipped = optimizer_->skipped_steps();

@@ -14,6 +14,18 @@ namespace {
 constexpr StreamOrder orders[] = {StreamOrder::queued, StreamOrder::main_first,
                                   StreamOrder::communication_first, StreamOrder::alternating};
 
+// With sizes that float8 products take.
+struct Wide {
+    nn::Sequential net;
+    explicit Wide(std::uint64_t seed)
+        : net(seeded(seed, [] {
+              return nn::Sequential{nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 32)};
+          })) {}
+    static Tensors part(int number) { return {rows(number, 16, 32), rows(number + 1000, 16, 32)}; }
+    Tensor forward(const Tensors& in) const { return net(in[0]); }
+    static Tensor loss(const Tensor& y, const Tensors& in) { return mse_loss(y, in[1]); }
+};
+
 void check_captured(const std::vector<Trained>& captured, const std::vector<Trained>& eager) {
     check_ranks(captured);
     CHECK(first_difference(eager[0].state, captured[0].state) == "");
@@ -70,6 +82,19 @@ template <class Model> void check_captured_float16(const DataParallelOptions& op
 }
 
 }  // namespace
+
+TEST_CASE("nccl captured: ranks exchange the largest elements of float8 operands", "[distributed]") {
+    const Devices devices(2);
+    Recipe recipe{.autocast = true, .fp8 = amp::Fp8{.recipe = amp::Recipe::delayed, .least_size = 16}};
+    const std::vector<Trained> eager = train<Wide>(2, recipe);
+    CHECK(first_difference(eager[0].state, train<Wide>(2, {.autocast = true})[0].state) != "");
+    recipe.captured = true;
+    for (std::size_t i = 0; i < std::size(timings); ++i) {
+        CAPTURE(timings[i].late_work, timings[i].early_communication, int(orders[i]));
+        emulation::options.stream_order = orders[i];
+        check_captured(train<Wide>(2, recipe, timings[i]), eager);  // with the overflow
+    }
+}
 
 TEST_CASE("nccl captured: 3 ranks in float16 autocast with a scaler", "[distributed]") {
     for (const bool ordered : {false, true}) {

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "mezzo/mezzo.h"
+#include "mezzo/train/checkpoint.h"
 #include "tests/support/folder.h"
 
 namespace test = mezzo::test;
@@ -91,4 +92,25 @@ TEST_CASE("page below 16 bit: MXFP8", "[docs]") {
     // end
     CHECK(scale.shape() == mz::Shape{4, 2});
     CHECK(factors.dtype() == mz::float8_e8m0fnu);
+TEST_CASE("page below 16 bit: delayed scaling", "[docs]") {
+    Net net;
+    mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    // begin
+    const mz::amp::Fp8 fp8{.recipe = mz::amp::Recipe::delayed, .history = 16};
+    mz::amp::Fp8State state(net);  // the histories, for checkpoints
+    const mz::training::Checkpoint checkpoint(
+        {.model = net, .optimizer = optimizer, .others = {{"fp8", state}}});
+    // end
+    {
+        const mz::amp::Autocast scope({.dtype = mz::bfloat16, .fp8 = fp8});
+        net.body(mz::randn({512, 512})).sum().backward();
+    }
+    optimizer.step();
+    CHECK(state.state_dict().size() == 3);
+    const mz::test::Folder folder;
+    checkpoint.save(folder.file("checkpoint"));
+    const float before = state.state_dict()[0].second.to_vector<float>()[1];
+    state.load_state_dict({});
+    checkpoint.load(folder.file("checkpoint"));
+    CHECK(state.state_dict()[0].second.to_vector<float>()[1] == before);
 }

@@ -299,6 +299,18 @@ TEST_CASE("insight: a replay leaves gradients, buffers and the random stream as 
     CHECK(!net.fc.weight.grad().defined());
 }
 
+TEST_CASE("replay: the history of a float8 layer is restored", "[insight]") {
+    const nn::Linear layer(16, 16);
+    const auto run = [&](double size) {
+        const amp::Fp8 fp8{.recipe = amp::Recipe::delayed, .least_size = 16};
+        const amp::Autocast scope({.dtype = bfloat16, .fp8 = fp8});
+        sum(layer(full({16, 16}, size))).backward();
+    };
+    run(1);
+    (void)insight::replay(layer, [&] { run(5); });
+    CHECK(amp::Fp8State(layer).state_dict()[0].second.to_vector<float>()[0] == 1);
+}
+
 TEST_CASE("insight: infinities that end before the loss are no finding", "[insight]") {
     nn::Linear net(4, 4);
     const Tensor x = test::tensor_of(test::random_values(8, 2, test::Domain::any), {2, 4}, float32);

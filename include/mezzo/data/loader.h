@@ -121,11 +121,11 @@ public:
     // Throws Error(value) for an undefined tensor, a batch_size below 1, a prefetch below automatic_prefetch,
     // num_workers outside of [0, 1024], a prefetch_factor below 1, and a mean or stddev that is not finite or
     // a stddev that is not positive; Error(dtype) for a dtype that is not floating, for transforms of samples
-    // that are not uint8, and for a mean or stddev of samples that are neither uint8 nor floating; Error(value)
-    // also for a shard whose rank is not in [0, size) and for a sampler together with shuffle; Error(shape)
-    // where x and y differ in their first size; Error(device) for a data set that is not on the CPU. begin()
-    // throws Error(device) for an options.device that does not exist, and Error(value) or Error(dtype) for an
-    // invalid order() of the sampler.
+    // that are not uint8, and for a mean or stddev of samples that are neither uint8 nor floating;
+    // Error(value) also for a shard whose rank is not in [0, size) and for a sampler together with shuffle;
+    // Error(shape) where x and y differ in their first size; Error(device) for a data set that is not on the
+    // CPU. begin() throws Error(device) for an options.device that does not exist, and Error(value) or
+    // Error(dtype) for an invalid order() of the sampler.
     explicit DataLoader(const Dataset& dataset, const DataLoaderOptions& options = {});
     // Batches of x [n, height, width, channels] and y int64 [n]. Taking a batch throws Error(shape) if its
     // images differ in size after the transforms, and what the data set and the transforms throw.

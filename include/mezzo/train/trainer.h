@@ -33,7 +33,7 @@ enum class Precision : std::uint8_t {
     float32,
     bfloat16,  // autocast
     float16,   // autocast, and a GradScaler
-    fp8,       // autocast in bfloat16, with float8 products
+    fp8,       // autocast in bfloat16, with float8 products; checkpoints hold the history of Recipe::delayed
 };
 
 // Options of a Trainer. All referenced objects must outlive it.
@@ -177,6 +177,7 @@ private:
     TrainerOptions options_;
     amp::GradScaler scaler_;
     TrainingStatus status_;
+    std::optional<amp::Fp8State> fp8_state_;  // of fp8 with Recipe::delayed, for checkpoints
     std::optional<Checkpoint> checkpoint_;
     std::optional<CheckpointFolder> folder_;
     Size batches_;                        // of an epoch

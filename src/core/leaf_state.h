@@ -1,0 +1,32 @@
+// State that an op keeps with a leaf, such as what it has made of a weight's elements. The leaf's GradMeta
+// holds it; the op that made it knows what it is.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "core/ref.h"
+#include "mezzo/tensor.h"
+
+namespace mezzo {
+
+class LeafState {
+public:
+    LeafState() = default;
+    virtual ~LeafState() = default;
+    LeafState(const LeafState&) = delete;
+    LeafState& operator=(const LeafState&) = delete;
+
+    // The optimizer that updates the leaf has run or skipped a step. Called once for all states of its
+    // parameters: `states` has one for each parameter, or null. reduce_max replaces a tensor by its largest
+    // values over the ranks of a data-parallel training.
+    virtual void step_ended(std::span<LeafState* const> states,
+                            const std::function<void(const Tensor&)>& reduce_max) = 0;
+
+    std::atomic<std::uint32_t> refs{0};
+};
+inline void dispose(LeafState* state) noexcept { delete state; }
+
+}  // namespace mezzo

@@ -1,0 +1,176 @@
+#include "ops/fp8_weight.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "autograd/autocast_state.h"
+#include "autograd/op_observer.h"
+#include "core/memory_hook.h"
+#include "core/step_recorder.h"
+#include "core/tensor_impl.h"
+#include "ops/common.h"
+
+namespace mezzo {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+std::mutex leaves_mutex;  // of the leaves' pointers
+
+// The condition of a captured step that reads or writes x: `now()` is still that memory. It holds x.
+template <class Now> void require_same_memory(const Tensor& x, const Now& now) {
+    if (thread_state.recorder == nullptr) return;
+    thread_state.recorder->require([x, now] {
+        const Tensor current = now();
+        return current.defined() && raw(current) == raw(x);
+    });
+}
+
+}  // namespace
+
+Ref<Fp8Weight> Fp8Weight::existing(const Tensor& weight) {
+    if (weight->grad_meta == nullptr) return {};
+    const std::scoped_lock lock(leaves_mutex);
+    return Ref<Fp8Weight>(static_cast<Fp8Weight*>(weight->grad_meta->state.get()));
+}
+
+Ref<Fp8Weight> Fp8Weight::of(const Tensor& weight) {
+    if (weight->grad_meta == nullptr || !weight.is_leaf()) return {};
+    const std::scoped_lock lock(leaves_mutex);
+    Ref<LeafState>& state = weight->grad_meta->state;
+    if (!state) state = Ref<LeafState>(new Fp8Weight);
+    return Ref<Fp8Weight>(static_cast<Fp8Weight*>(state.get()));
+}
+
+QuantizedBoth Fp8Weight::codes(const Fp8WeightKey& key, Wanted wanted,
+                               const std::function<QuantizedBoth()>& make) {
+    const std::scoped_lock lock(mutex_);
+    if (!(key == key_)) {
+        if (key.version < key_.version) return make();  // a backward after the weight has changed
+        key_ = key;
+        codes_ = {};
+    }
+    const bool matrix = codes_.matrix.codes.defined(), transposed = codes_.transposed.codes.defined();
+    if ((matrix || wanted == Wanted::transposed) && (transposed || wanted == Wanted::matrix)) return codes_;
+    const QuantizedBoth made = make();
+    if (!matrix) codes_.matrix = made.matrix;
+    if (!transposed) codes_.transposed = made.transposed;
+    return codes_;
+}
+
+void Fp8Weight::drop_codes() {
+    key_ = {};
+    codes_ = {};
+}
+
+// Makes the history, or gives it another device or length.
+void Fp8Weight::make_history(Device device, int steps) {
+    const OutsideStep memory;
+    const std::int64_t columns = fp8_steps + steps;
+    Tensor made = zeros({fp8_operands, columns}, {.device = device});
+    if (history_.defined()) {
+        const std::int64_t common = std::min(columns, history_.size(1));
+        made.slice(1, 0, common).copy_(history_.slice(1, 0, common));
+        made.select(1, fp8_largest).copy_(max(made.slice(1, fp8_steps, columns), 1));
+    }
+    history_ = made;
+    optimizer_ = {};
+}
+
+Tensor Fp8Weight::delayed(Fp8Operand operand, const Tensor& current, int history, bool records) {
+    const NoGrad no_grad;
+    const NoAutocast plain;
+    const std::scoped_lock lock(mutex_);
+    if (!history_.defined() || !(history_.device() == current.device()) ||
+        history_.size(1) != fp8_steps + history)
+        make_history(current.device(), history);
+    require_same_memory(history_, [self = Ref<Fp8Weight>(this)] { return self->history(); });
+    const Tensor row = history_.select(0, std::int64_t(operand));
+    const Tensor largest = row.slice(0, fp8_largest, fp8_largest + 1).reshape(current.shape());
+    const Tensor result = where(largest > 0.0, largest, current);
+    if (records) {
+        const Tensor running = row.slice(0, fp8_running, fp8_running + 1).reshape(current.shape());
+        running.copy_(maximum(running, current));
+    }
+    return result;
+}
+
+Tensor Fp8Weight::history() const {
+    const std::scoped_lock lock(mutex_);
+    return history_;
+}
+
+void Fp8Weight::set_history(const Tensor& history) {
+    const std::scoped_lock lock(mutex_);
+    drop_codes();
+    history_ = history;
+    optimizer_ = {};
+}
+
+// Puts the histories of an optimizer's parameters behind each other, unless they are there already.
+Fp8Weight::OfOptimizer Fp8Weight::gather(const std::vector<Fp8Weight*>& states) {
+    const auto has_history = [](const Fp8Weight* state) {
+        return state != nullptr && state->history_.defined();
+    };
+    const Fp8Weight& first = **std::find_if(states.begin(), states.end(), has_history);
+    const std::int64_t count = std::int64_t(states.size());
+    std::int64_t columns = 0;
+    bool placed = first.optimizer_.all.defined() && first.optimizer_.all.size(0) == count;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const Fp8Weight* const state = states[std::size_t(i)];
+        if (!has_history(state)) continue;
+        columns = std::max(columns, state->history_.size(1));
+        placed = placed && state->optimizer_.all.defined() &&
+                 state->optimizer_.all.impl() == first.optimizer_.all.impl() &&
+                 raw(state->history_) == raw(first.optimizer_.all.select(0, i));
+    }
+    if (placed) return first.optimizer_;
+    const OutsideStep memory;
+    const Device device = first.history_.device();
+    const OfOptimizer made{.all = zeros({count, fp8_operands, columns}, {.device = device}),
+                           .window = zeros({count, 1, columns - fp8_steps}, {.device = device})};
+    for (std::int64_t i = 0; i < count; ++i) {
+        Fp8Weight* const state = states[std::size_t(i)];
+        if (!has_history(state)) continue;
+        const std::int64_t own = state->history_.size(1);
+        const Tensor place = made.all.select(0, i).slice(1, 0, own);
+        place.copy_(state->history_);
+        made.window.select(0, i).slice(1, 0, own - fp8_steps).fill_(1);
+        state->history_ = place;
+        state->optimizer_ = made;
+    }
+    return made;
+}
+
+void Fp8Weight::step_ended(std::span<LeafState* const> states,
+                           const std::function<void(const Tensor&)>& reduce_max) {
+    const NoGrad no_grad;
+    const NoAutocast plain;
+    const Observers::Unwatched inside;  // as other work of a step
+    std::vector<Fp8Weight*> own;
+    std::vector<std::unique_lock<std::recursive_mutex>> locks;
+    bool any = false;
+    for (LeafState* const state : states) {
+        own.push_back(static_cast<Fp8Weight*>(state));
+        if (state == nullptr) continue;
+        locks.emplace_back(own.back()->mutex_);
+        own.back()->drop_codes();
+        any = any || own.back()->history_.defined();
+    }
+    if (!any) return;
+    const auto [all, window] = gather(own);
+    const std::int64_t columns = all.size(2);
+    const Tensor running = all.slice(2, fp8_running, fp8_running + 1);
+    const Tensor last = all.slice(2, fp8_steps, columns);
+    // NaN as infinity, which every reduction finds.
+    const Tensor largest = where(isfinite(running), running, infinity).contiguous();
+    reduce_max(largest);
+    const Tensor moved = cat({largest, last.slice(2, 0, columns - fp8_steps - 1)}, 2);
+    const Tensor kept = where((largest > 0.0) & isfinite(largest), moved, last) * window;
+    all.copy_(cat({zeros_like(running), max(kept, 2, keep_dims()), kept}, 2));
+}
+
+}  // namespace mezzo

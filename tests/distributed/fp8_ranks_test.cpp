@@ -1,0 +1,80 @@
+// Recipe::delayed with several ranks: all have the scales of one rank with all rows.
+#include <catch2/catch.hpp>
+#include <optional>
+#include <vector>
+
+#include "mezzo/distributed/data_parallel.h"
+#include "mezzo/mezzo.h"
+#include "tests/distributed/thread_group.h"
+#include "tests/distributed/training.h"
+
+using namespace mezzo;
+using distributed::DataParallel;
+using distributed::Group;
+
+namespace {
+
+constexpr int steps = 4;
+constexpr amp::Fp8 fp8{.recipe = amp::Recipe::delayed, .least_size = 16};
+
+// A training of which each rank, or each accumulated pass, has a part of the rows.
+struct Training {
+    nn::Sequential net;
+    std::optional<optim::AdamW> optimizer;
+
+    Training() {
+        net = test::seeded(31, [] {
+            return nn::Sequential{nn::Linear(16, 32), nn::GELU(), nn::Linear(32, 16)};
+        });
+        optimizer.emplace(net.parameters(), optim::AdamWOptions{.lr = 0.01});
+    }
+    Tensor loss(int step, int part) const {
+        const amp::Autocast scope({.dtype = bfloat16, .fp8 = fp8});
+        // Other parts have the largest rows in other steps.
+        const Tensor x = full({16, 16}, 0.5 + (step == 2 && part == 1 ? 30 : step + part));
+        return square(net(x).to(float32)).mean();
+    }
+    // Parameters and histories. passes: the divisor of the loss, by which histories of dy are multiplied.
+    std::vector<float> numbers(int passes) const {
+        std::vector<float> all;
+        for (const StateDict& part : {net.state_dict(), amp::Fp8State(net).state_dict()})
+            for (const auto& [name, x] : part)
+                for (const float v : x.to_vector<float>())
+                    all.push_back(name.ends_with(".gradient") ? v * float(passes) : v);
+        return all;
+    }
+};
+
+std::vector<float> alone(int parts) {
+    Training training;
+    for (int step = 0; step < steps; ++step) {
+        training.optimizer->zero_grad();
+        for (int part = 0; part < parts; ++part) (training.loss(step, part) / double(parts)).backward();
+        training.optimizer->step();
+    }
+    return training.numbers(parts);
+}
+
+}  // namespace
+
+TEST_CASE("fp8 delayed: ranks have the scales of one process with all rows", "[distributed]") {
+    constexpr int ranks = 2;
+    const std::vector<float> expected = alone(ranks);
+    for (const bool sharded : {false, true}) {
+        CAPTURE(sharded);
+        std::vector<std::vector<float>> found(ranks);
+        test::run_ranks(ranks, [&](const Group& group) {
+            Training training;
+            DataParallel parallel(training.net, group, {.ordered = true});
+            if (sharded) distributed::shard(*training.optimizer, parallel);
+            for (int step = 0; step < steps; ++step) {
+                training.optimizer->zero_grad();
+                training.loss(step, group.rank()).backward();
+                training.optimizer->step();
+            }
+            found[std::size_t(group.rank())] = training.numbers(1);
+        });
+        CHECK(found[0] == expected);
+        CHECK(found[1] == expected);
+    }
+}
