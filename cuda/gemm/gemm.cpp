@@ -117,6 +117,9 @@ void gemm(const Gemm& g) {
 
 bool try_gemm(const Gemm& g) {
     check_gemm(g);
+    check(is_float8_product(g), ErrorKind::dtype, "try_gemm: operands are ", g.a_type, " and ", g.b_type,
+          "; gemm() takes them");
+    if (g.m == 0 || g.n == 0) return true;
     if (outside_library(g) != nullptr || in_self_check()) return false;
     const std::string reason = refusal_of(g);
     if (!reason.empty()) count_fallback(g, reason);

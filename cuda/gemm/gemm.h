@@ -17,7 +17,7 @@ namespace mezzo::cuda {
 // matrices that lie stride elements apart (stride 0: the same matrix for all). With `saved` it computes the
 // gradient with respect to the input of an activation instead: C = alpha op(A) op(B) activation'(saved).
 // Operands may be float16, bfloat16, float32 or float64 in any mix; products are summed in float, in double
-// if any operand is float64. try_gemm() also multiplies float8 codes, with scales:
+// if any operand is float64. try_gemm() multiplies float8 codes, with scales:
 // C[i,j] = activation(alpha a_scale[i] b_scale[j] (op(A) op(B))[i,j] + beta C[i,j] + bias[j]).
 struct Gemm {
     std::int64_t m = 0, n = 0, k = 0;
@@ -56,9 +56,9 @@ struct Gemm {
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.
 void gemm(const Gemm& g);
 
-// The same by the library alone, for any operands that it takes, float8 codes among them. False if it does
-// not compute the product: C may then have been written, and the product counts as a fallback, unless the
-// device or the operands are none that the library multiplies in float8.
+// The same for float8 codes, by the library alone. False if it does not compute the product: C may then have
+// been written, and the product counts as a fallback, unless the device or the operands are none that the
+// library multiplies in float8.
 bool try_gemm(const Gemm& g);
 
 // Device memory that this process holds as GEMM workspace, for all devices together, in bytes; memory_stats()

@@ -1,8 +1,6 @@
 // quantize_weights(): 8-bit weights of modules, for inference.
 #include "mezzo/quantize.h"
 
-#include <unordered_set>
-
 #include "autograd/autocast_state.h"
 #include "core/enumerators.h"
 #include "core/tensor_impl.h"
@@ -30,7 +28,7 @@ public:
         const std::string path = prefix_ + name;
         for (const Level& level : levels_)
             if (level.module->is_linear_weight(std::string_view(path).substr(level.prefix))) {
-                if (known_.insert(p.impl()).second) found.emplace_back(path, p);
+                found.emplace_back(path, p);
                 return;
             }
     }
@@ -53,7 +51,6 @@ private:
     };
     std::vector<Level> levels_;
     std::string prefix_;
-    std::unordered_set<const TensorImpl*> known_;
 };
 
 void check_options(const QuantizeWeightsOptions& o) {
@@ -80,6 +77,7 @@ void quantize_weights(Module& module, const QuantizeWeightsOptions& options) {
     const LinearWeights weights(module);
     for (const auto& [name, weight] : weights.found) check_weight(name, weight);
     for (const auto& [name, weight] : weights.found) {
+        if (is_quantized(weight)) continue;  // it has two names
         const std::int64_t k = weight.size(1);
         const bool grouped = options.dtype == int8 && k % options.group == 0;
         const StateWeight made =

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <unordered_map>
 
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
@@ -51,18 +50,13 @@ StateScales::StateScales(const StateDict& state) {
     if (std::none_of(state.begin(), state.end(), has_codes)) return;
     scales_.resize(state.size());
     is_scale_.resize(state.size());
-    std::unordered_map<std::string_view, std::size_t> codes;
-    for (std::size_t i = 0; i < state.size(); ++i)
-        if (has_codes(state[i])) codes.emplace(state[i].first, i);
     constexpr std::string_view suffix = "_scale";
     for (std::size_t i = 0; i < state.size(); ++i) {
-        const std::string_view name = state[i].first;
-        if (!name.ends_with(suffix) || !state[i].second.defined() || !is_floating(state[i].second.dtype()))
-            continue;
-        const auto found = codes.find(name.substr(0, name.size() - suffix.size()));
-        if (found == codes.end()) continue;
-        scales_[found->second] = state[i].second;
-        is_scale_[i] = true;
+        const auto& [name, scale] = state[i];
+        if (!name.ends_with(suffix) || !scale.defined() || !is_floating(scale.dtype())) continue;
+        const std::string_view of = std::string_view(name).substr(0, name.size() - suffix.size());
+        for (std::size_t j = 0; j < state.size(); ++j)
+            if (state[j].first == of && has_codes(state[j])) scales_[j] = scale, is_scale_[i] = true;
     }
 }
 

@@ -33,8 +33,8 @@ Fp8Result product(const Quantized& a, const Quantized& b, const Tensor& bias, co
 Quantized transposed(const Quantized& q);
 
 // x [rows, cols] with one scale, and the transposed matrix. Products read codes along their rows, so a
-// device's kernel writes both in one pass; elsewhere they share their memory. The codes of a matrix that is not
-// wanted may be undefined.
+// device's kernel writes both in one pass; elsewhere they share their memory. The codes of a matrix that is
+// not wanted may be undefined.
 struct QuantizedBoth {
     Quantized matrix, transposed;
 };

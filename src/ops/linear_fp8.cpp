@@ -73,7 +73,8 @@ public:
         context.saved.resize(of_weights + parts_ * saved_per_weight);
         const bool recorded =
             std::find(context.needs_grad.begin(), context.needs_grad.end(), true) != context.needs_grad.end();
-        bool reads_x = recorded && reads_operands();
+        const bool saves_z = recorded && reads_operands();
+        bool reads_x = saves_z;
         for (std::size_t i = 0; i < parts_; ++i) reads_x = reads_x || needs(context, 1 + i);
         const QuantizedBoth qx = operands(x, 0, Fp8Operand::input,
                                           reads_x && saves_codes() ? Wanted::both : Wanted::matrix, recorded);
@@ -82,13 +83,10 @@ public:
                 weight_codes(i, weights[i], needs(context, 0) && by_tensor() ? Wanted::both : Wanted::matrix);
             const Fp8Result z =
                 product(qx.matrix, qw.matrix, in.size() > 1 + parts_ ? in[1 + parts_ + i] : Tensor(),
-                        {.dtype = low_,
-                         .activation = activation_,
-                         .saves_pre_activation = recorded && reads_operands()});
-            if (recorded && reads_operands()) context.saved[of_activation] = z.pre_activation;
+                        {.dtype = low_, .activation = activation_, .saves_pre_activation = saves_z});
+            if (saves_z) context.saved[of_activation] = z.pre_activation;
             results.push_back(z.y);
-            if (needs(context, 0) || (recorded && reads_operands()))
-                save_weight(context, i, weights[i], qw.transposed);
+            if (needs(context, 0) || saves_z) save_weight(context, i, weights[i], qw.transposed);
         }
         if (reads_x) context.saved[of_x] = saves_codes() ? qx.transposed.codes : x;
         context.saved[of_scale] = qx.matrix.scale;

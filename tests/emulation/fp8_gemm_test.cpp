@@ -338,6 +338,10 @@ TEST_CASE("fp8 products: wrong calls are errors", "[cuda][gemm][emulation]") {
     const OnDevice fresh;
     E4M3 x(false);
     CHECK_THROWS_WITH(cuda::gemm(x.g), Contains("try_gemm() takes them"));
+    CHECK_THROWS_WITH(cuda::try_gemm(test::Product().g),
+                      Contains("try_gemm: operands are float32 and float32"));
+    x.g.m = 0;
+    CHECK(cuda::try_gemm(x.g));
     x.g.b_scale = nullptr;
     CHECK_THROWS_WITH(cuda::try_gemm(x.g), Contains("gemm: scales for float8_e4m3fn x float8_e4m3fn"));
     test::Product plain;

@@ -65,7 +65,7 @@ template <int N> MEZZO_INLINE FloatN<N> code_values(const float8_e4m3fn_t* p) {
 template <int R, class T>
 MEZZO_INLINE void add_codes(const float* x, std::int64_t ldx, const T* codes, float scale, Vector (&sum)[R]) {
     Vector part[R] = {};
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int v = 0; v < code_vectors; ++v) {
         const Vector w = code_values<lanes>(codes + v * lanes);
 #pragma GCC unroll 4
@@ -75,11 +75,17 @@ MEZZO_INLINE void add_codes(const float* x, std::int64_t ldx, const T* codes, fl
     for (int r = 0; r < R; ++r) sum[r] += part[r] * broadcast<lanes>(scale);
 }
 
-template <int R> MEZZO_INLINE void end_sum(Vector (&sum)[R], double (&total)[R]) {
+constexpr int code_chains = 2;  // of sums, for even and for odd parts of a row
+
+// Adds the sums to the totals, and begins them anew.
+template <int R> MEZZO_INLINE void end_sums(Vector (&sum)[code_chains][R], double (&total)[R]) {
+    Vector both[R];
     float part[R];
-    horizontal_sums(sum, part);
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) total[r] += double(part[r]), sum[r] = Vector{};
+    for (int r = 0; r < R; ++r) both[r] = sum[0][r] + sum[1][r], sum[0][r] = sum[1][r] = Vector{};
+    horizontal_sums(both, part);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) total[r] += double(part[r]);
 }
 
 // Copies `count` < code_steps codes, and fills up with 0, which is the code of 0.
@@ -91,30 +97,27 @@ MEZZO_SHARED void fill_up(const std::uint8_t* codes, std::int64_t count, std::ui
 // The products of R rows of x with one row of codes.
 template <int R, class T>
 void one_row(const CodeProduct& p, const float* x, const T* codes, const float* scale, float* t) {
-    constexpr int chains = R == 1 ? 2 : 1;
-    Vector sum[chains][R] = {};
+    Vector sum[code_chains][R] = {};
     double total[R] = {};
-    const std::int64_t whole = p.k / code_steps, step = p.groups > 1;
-    for (std::int64_t i = 0; i < whole;) {
-        const std::int64_t end = smaller(whole, i + longest_code_sum / code_steps);
-        for (; i + chains <= end; i += chains, scale += chains * step) {
-            __builtin_prefetch(reinterpret_cast<const char*>(codes + i * code_steps) + codes_ahead);
+    const std::int64_t step = p.groups > 1;
+    std::int64_t i = 0, left = longest_code_sum;
+    for (; i + code_chains * code_steps <= p.k; i += code_chains * code_steps, scale += code_chains * step) {
+        __builtin_prefetch(reinterpret_cast<const char*>(codes + i) + codes_ahead);
 #pragma GCC unroll 2
-            for (int c = 0; c < chains; ++c)
-                add_codes<R>(x + (i + c) * code_steps, p.ldx, codes + (i + c) * code_steps, scale[c * step],
-                             sum[c]);
-        }
-        for (; i < end; ++i, scale += step)
-            add_codes<R>(x + i * code_steps, p.ldx, codes + i * code_steps, *scale, sum[0]);
-        for (int c = 0; i < whole && c < chains; ++c) end_sum(sum[c], total);
+        for (int c = 0; c < code_chains; ++c)
+            add_codes<R>(x + i + c * code_steps, p.ldx, codes + i + c * code_steps, scale[c * step], sum[c]);
+        if (left -= code_chains * code_steps; left == 0) end_sums(sum, total), left = longest_code_sum;
     }
-    if (const std::int64_t rest = p.k - whole * code_steps; rest > 0) {
+    for (; i < p.k; i += code_steps, scale += step) {
         alignas(code_steps) std::uint8_t last[code_steps];
-        fill_up(reinterpret_cast<const std::uint8_t*>(codes + whole * code_steps), rest, last);
-        add_codes<R>(x + whole * code_steps, p.ldx, reinterpret_cast<const T*>(last), *scale, sum[0]);
+        const T* from = codes + i;
+        if (i + code_steps > p.k) {
+            fill_up(reinterpret_cast<const std::uint8_t*>(from), p.k - i, last);
+            from = reinterpret_cast<const T*>(last);
+        }
+        add_codes<R>(x + i, p.ldx, from, *scale, sum[0]);
     }
-#pragma GCC unroll 2
-    for (int c = 0; c < chains; ++c) end_sum(sum[c], total);
+    end_sums(sum, total);
     for (int r = 0; r < R; ++r) t[r * p.ldt] = float(total[r]);
 }
 
