@@ -2,15 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
-#include "core/internal.h"
 #include "mezzo/state_dict.h"
 
 namespace mezzo::nn {
 
 // Scales of the 8-bit tensors of a state, by the position of an entry.
-class MEZZO_INTERNAL StateScales {
+class StateScales {
 public:
     explicit StateScales(const StateDict& state);
     // The scale of the tensor at i; undefined if it has none.
@@ -29,10 +29,10 @@ struct StateWeight {
 };
 // Throws Error(shape), in the name of `op`, unless the scale is undefined, has one element, one for each row
 // of the value, or as many dimensions as the value, each a divisor of its size.
-MEZZO_INTERNAL void check_scale(const char* op, const std::string& name, const StateWeight& from);
+void check_scale(const char* op, const std::string& name, const StateWeight& from);
 // Copies values, converting dtype and device. Codes are copied as they are if both have the same dtype and
 // the scale of `to` can hold that of `from`; otherwise codes become numbers, and these become codes.
-MEZZO_INTERNAL void copy_weight(const StateWeight& to, const StateWeight& from);
+void copy_weight(const StateWeight& to, const StateWeight& from);
 
 // Codes [n, k] of a dtype and their scale [n, groups], from finite numbers [n, k] (mezzo/quantize.h).
 StateWeight quantized_rows(const Tensor& numbers, Dtype dtype, std::int64_t groups);
