@@ -33,9 +33,8 @@ Tensor numbers_of(const StateWeight& weight) {
     return dequantize_weight(codes);
 }
 
-// Whether a scale can be written to that of a weight: the numbers of the latter's dtype hold it.
-bool holds(const Tensor& own, const Tensor& given) {
-    if (own.dtype() != float32 && own.dtype() != given.dtype()) return false;
+// Whether each group of a weight has one factor in another scale of its codes.
+bool covers(const Tensor& own, const Tensor& given) {
     for (int d = 0; d < own.dim(); ++d)
         if (given.size(d) != 1 && given.size(d) != own.size(d)) return false;
     return true;
@@ -77,7 +76,7 @@ void copy_weight(const StateWeight& to, const StateWeight& from) {
     }
     if (from.scale.defined() && from.value.dtype() == to.value.dtype()) {
         const Tensor scale = with_dims(from.scale, from.value);
-        if (holds(to.scale, scale)) {
+        if (covers(to.scale, scale)) {
             to.value.copy_(from.value.to(to.value.device()));
             to.scale.copy_(scale.to(to.scale.device()).expand(to.scale.shape()));
             return;

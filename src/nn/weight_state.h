@@ -31,7 +31,7 @@ struct StateWeight {
 // of the value, or as many dimensions as the value, each a divisor of its size.
 void check_scale(const char* op, const std::string& name, const StateWeight& from);
 // Copies values, converting dtype and device. Codes are copied as they are if both have the same dtype and
-// the scale of `to` can hold that of `from`; otherwise codes become numbers, and these become codes.
+// each group of `to` has one factor in the scale of `from`; else they become numbers, and these become codes.
 void copy_weight(const StateWeight& to, const StateWeight& from);
 
 // Codes [n, k] of a dtype and their scale [n, groups], from finite numbers [n, k] (mezzo/quantize.h).

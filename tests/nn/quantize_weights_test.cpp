@@ -108,6 +108,8 @@ TEST_CASE("quantize_weights: codes and scales", "[quantize]") {
         CHECK(weight_scale(narrow.weight).dtype() == float32);
         CHECK(same(weight_scale(narrow.weight), largest / 448.0));
         CHECK(doubles(max(abs(narrow.weight.to(float32)))) == std::vector<double>{448});
+        narrow.to(bfloat16);
+        CHECK(weight_scale(narrow.weight).dtype() == float32);
     }
 }
 
@@ -262,7 +264,7 @@ TEST_CASE("quantize_weights: memory falls", "[quantize]") {
 TEST_CASE("quantize_weights: gradients go through, and weights have none", "[quantize]") {
     for (const Device device : devices())
         for (const std::int64_t rows : {2, 12}) {
-            nn::Sequential net(nn::Linear(64, 32), nn::ReLU());
+            nn::Sequential net(nn::Linear(64, 32), nn::GELU());
             net.to(device);
             const auto& layer = net.at<nn::Linear>(0);
             nn::quantize_weights(net);
@@ -271,7 +273,7 @@ TEST_CASE("quantize_weights: gradients go through, and weights have none", "[qua
             const Tensor x = tensor_of(random_values(rows * 64, 5, Domain::any), {rows, 64}, float32, device);
             const Tensor a = x.clone().set_requires_grad(), b = x.clone().set_requires_grad();
             sum(square(net(a))).backward();
-            sum(square(relu(plain(b)))).backward();
+            sum(square(gelu(plain(b)))).backward();
             CHECK(difference(doubles(a.grad()), doubles(b.grad()), tolerance(float32)).empty());
             CHECK(difference(doubles(layer.bias.grad()), doubles(plain.bias.grad()), tolerance(float32))
                       .empty());
@@ -389,6 +391,7 @@ TEST_CASE("quantize_weights: clones, devices and dtypes", "[quantize]") {
         copy = nn::clone(model);
         copy.to(bfloat16);
         CHECK(copy.transformer.wte(ids).dtype() == bfloat16);
+        CHECK(nn::clone(copy).transformer.wte(ids).dtype() == bfloat16);
         CHECK(copy.logits(copy.hidden(ids)).dtype() == bfloat16);
         nn::quantize_weights(copy, e4m3);  // they are in 8 bit
         CHECK(copy.transformer.wte.weight.dtype() == int8);
