@@ -40,20 +40,27 @@ private:
 
 [[nodiscard]] bool grad_enabled();
 
-// NoGrad for a model that is called often and not trained in between, such as one that generates text. On
-// the CPU, linear() of 1 to 8 rows reads the weight from a packed copy, whose order comes from memory
-// faster.
+// NoGrad for a model that is called often and not trained in between. On the CPU, linear() and convolutions
+// read their weights from packed copies, whose order comes from memory faster.
 //
 //   model.eval();
 //   const InferenceMode scope;
 //   y = model(x);
 //
-// The second use of a weight makes its copy, which takes as much memory as the weight. The copy lives until
-// the module is freed or switched to train(), or the weight is moved or converted; a weight that has been
-// written to is packed again by its second use after that. With a packed weight sums are added in another
-// order than without, so results may differ in rounding, but not between numbers of threads, nor of 1 to 8
-// rows. Weights of fewer than 2^16 elements or 64 outputs and views are not packed. Under Autocast the
-// converted weight is packed, and parameters that do not require grad are converted once for the scope, too.
+// The second use of a weight makes its copy, which takes as much memory as the weight, or as its elements in
+// float32 where the processor multiplies only those. The copy lives until the module is freed or switched to
+// train(), or the weight is moved or converted; a weight that has been written to is packed again by its
+// second use after that. A weight has one copy: products of 1 to 8 rows and of more rows read different ones,
+// and the kind that is made first stays.
+//
+// With a packed weight linear() of 1 to 8 rows adds in another order than without, so results may differ in
+// rounding, but not between numbers of threads, nor of 1 to 8 rows. Its weights of fewer than 2^16 elements or
+// 64 outputs are not packed for so few rows. linear() of more rows, if bfloat16 runs on matrix units, and
+// convolutions, of at most 4096 rows or pixels, give the same bits as without. Views are not packed.
+//
+// Under Autocast the converted weight is packed. Conversions of parameters outlive the Autocast scope on the
+// CPU, as long as a packed copy would; elsewhere those that do not require grad are converted once for the
+// scope, too.
 class [[nodiscard]] InferenceMode : NoGrad {
 public:
     [[nodiscard]] InferenceMode();

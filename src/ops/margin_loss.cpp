@@ -27,14 +27,13 @@ Tensor kl_value(const Tensor& x, const Tensor& t, bool log_target) {
     return masked_fill(t * log(masked_fill(t, zero, 1)), zero, 0) - weighted(t, x);
 }
 
-const Op<KlDiv> kl_div_op{
-    {.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
-    nullptr,
-    [](In in, const KlDiv& at) -> Tensors {
-        const Tensor value = kl_value(in[0], in[1], at.log_target);
-        if (!at.batch_mean) return {reduced(value, at.reduction)};
-        return {sum(value) / double(value.dim() > 0 ? value.size(0) : 1)};
-    }};
+const Op<KlDiv> kl_div_op{{.cast = CastPolicy::fp32, .result = ResultDtype::promoted},
+                          nullptr,
+                          [](In in, const KlDiv& at) -> Tensors {
+                              const Tensor value = kl_value(in[0], in[1], at.log_target);
+                              if (!at.batch_mean) return {reduced(value, at.reduction)};
+                              return {sum(value) / double(value.dim() > 0 ? value.size(0) : 1)};
+                          }};
 
 struct HingeEmbedding {
     static constexpr const char* name = "hinge_embedding_loss";

@@ -302,3 +302,16 @@ TEST_CASE("fp8 delayed: merged layers have a history for each weight", "[amp]") 
     CHECK(of_k["weight.weight"][1] == largest(k.weight.to(bfloat16)));
     CHECK(of_k["weight.gradient"][1] == 1);
 }
+
+TEST_CASE("fp8 delayed: layers of one optimizer may look back differently", "[amp]") {
+    const nn::Linear a(16, 16), b(16, 16);
+    optim::SGD optimizer({a.weight, b.weight}, {.lr = 0});
+    for (const double size : {4.0, 2.0, 1.0}) {
+        const Tensor x = full({16, 16}, size);
+        run(a, x, delayed(1)).sum().backward();
+        run(b, x, delayed(3)).sum().backward();
+        optimizer.step();
+    }
+    CHECK(histories(Fp8State(a))["weight.input"] == std::vector<float>{0, 1, 1});
+    CHECK(histories(Fp8State(b))["weight.input"] == std::vector<float>{0, 4, 1, 2, 4});
+}

@@ -182,3 +182,28 @@ TEST_CASE("fp8: observers and graphs name a layer as in 16 bit", "[amp]") {
     CHECK(backward == std::vector<std::string>{"merged_linear", "linear", "linear_gelu", "linear_relu"});
     CHECK(names({}).second == backward);
 }
+
+TEST_CASE("fp8: ops after a layer send it gradients of its result", "[amp]") {
+    const auto gradients = [](bool fused) {
+        manual_seed(14);
+        const nn::Linear a(16, 16), b(16, 16);
+        nn::Linear head(16, 16);
+        head.set_fp8(false);
+        const Tensor x = randn({16, 16}).to(bfloat16), target = randn({16, 16});
+        Tensor y, z;
+        {
+            const Autocast scope({.dtype = bfloat16, .fp8 = Fp8{.least_size = 16}});
+            y = linear(x, a.weight, a.bias, LinearActivation::relu);
+            if (!fused) y = y * 1.0;
+            y = head(y);
+            z = b(x);
+            if (!fused) z = z * 1.0;
+        }
+        (mse_loss(z, target.to(bfloat16)).to(float32) + y.to(float32).sum()).backward();
+        Tensors result;
+        for (const Tensor& p : {a.weight, a.bias, b.weight, b.bias}) result.push_back(p.grad());
+        return result;
+    };
+    const Tensors fused = gradients(true), apart = gradients(false);
+    for (std::size_t i = 0; i < fused.size(); ++i) CHECK(error(fused[i], apart[i]) < 1e-6);
+}

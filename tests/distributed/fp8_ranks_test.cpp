@@ -1,5 +1,6 @@
 // Recipe::delayed with several ranks: all have the scales of one rank with all rows.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -77,4 +78,29 @@ TEST_CASE("fp8 delayed: ranks have the scales of one process with all rows", "[d
         CHECK(found[0] == expected);
         CHECK(found[1] == expected);
     }
+}
+
+TEST_CASE("fp8 delayed: a number that is not finite on one rank enters no rank's history", "[distributed]") {
+    std::vector<std::vector<float>> found(2);
+    test::run_ranks(2, [&](const Group& group) {
+        Training training;
+        DataParallel parallel(training.net, group);
+        amp::GradScaler scaler;
+        for (const double size : {1.0, double(std::nanf("")), 3.0}) {
+            const double own = group.rank() == 1 || size == 1 ? size : 2;
+            Tensor loss;
+            {
+                const amp::Autocast scope({.dtype = bfloat16, .fp8 = fp8});
+                loss = training.net(full({16, 16}, own)).to(float32).mean();
+            }
+            training.optimizer->zero_grad();
+            scaler.scale(loss).backward();
+            scaler.step(*training.optimizer);
+            scaler.update();
+        }
+        const StateDict state = amp::Fp8State(training.net).state_dict();
+        found[std::size_t(group.rank())] = state[0].second.slice(0, 0, 5).to_vector<float>();
+    });
+    CHECK(found[0] == std::vector<float>{0, 3, 3, 1, 0});
+    CHECK(found[1] == found[0]);
 }

@@ -92,6 +92,8 @@ TEST_CASE("page below 16 bit: MXFP8", "[docs]") {
     // end
     CHECK(scale.shape() == mz::Shape{4, 2});
     CHECK(factors.dtype() == mz::float8_e8m0fnu);
+}
+
 TEST_CASE("page below 16 bit: delayed scaling", "[docs]") {
     Net net;
     mz::optim::SGD optimizer(net.parameters(), {.lr = 0.1});

@@ -339,11 +339,11 @@ TEST_CASE("op kernels write their results and nothing beside them", "[ops]") {
 }
 
 TEST_CASE("every op has a line", "[ops]") {
-    std::set<std::string> covered{"activation_grad", "mse_loss_bias_grad",  // linear_grad_test
-                                  "dropout",                                // dropout_test
-                                  "ctc_loss",        "ctc_loss_grad",       // ctc_loss_test
-                                  "quantized_linear",                       // quantize_weights_test
-                                  "reattach",        "checkpoint",
+    std::set<std::string> covered{"activation_grad",  "mse_loss_bias_grad",  // linear_grad_test
+                                  "dropout",                                 // dropout_test
+                                  "ctc_loss",         "ctc_loss_grad",       // ctc_loss_test
+                                  "quantized_linear",                        // quantize_weights_test
+                                  "reattach",         "checkpoint",
                                   "function"};  // the engine's own: autograd_test
     for (const OpCase& c : op_cases()) {
         covered.insert(c.name);

@@ -10,7 +10,7 @@ namespace mezzo::ptx {
 struct StandInHooks {
     void (*enqueue)(void* stream, std::function<void()> work);
     void (*mark_written)(const void* to, std::size_t bytes);
-    int (*capability)();  // compute capability of the device, times ten
+    int (*capability)();                      // compute capability of the device, times ten
     void (*misuse)(const std::string& what);  // throws
 };
 

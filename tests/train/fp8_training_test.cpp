@@ -26,7 +26,7 @@ struct Parts {
         manual_seed(seed);
         net = nn::Sequential{nn::Linear(16, 32), nn::GELU(), nn::Linear(32, 16)};
         optimizer.emplace(net.parameters(), optim::AdamWOptions{.lr = 0.01});
-        const Tensor x = randn({128, 16}) * (1.0 + arange(128).to(float32).reshape({128, 1}));
+        const Tensor x = randn({128, 16}) * exp(arange(128).to(float32).reshape({128, 1}) / 16);
         loader.emplace(data::Dataset{x, zeros({128}, {.dtype = int64})},
                        data::DataLoaderOptions{.batch_size = 16});
     }
