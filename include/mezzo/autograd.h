@@ -54,9 +54,9 @@ private:
 // and the kind that is made first stays.
 //
 // With a packed weight linear() of 1 to 8 rows adds in another order than without, so results may differ in
-// rounding, but not between numbers of threads, nor of 1 to 8 rows. Its weights of fewer than 2^16 elements or
-// 64 outputs are not packed for so few rows. linear() of more rows, if bfloat16 runs on matrix units, and
-// convolutions, of at most 4096 rows or pixels, give the same bits as without. Views are not packed.
+// rounding, but not between numbers of threads, nor of 1 to 8 rows. Its weights of fewer than 2^16 elements
+// or 64 outputs are not packed for so few rows. linear() of more rows in bfloat16 on matrix units, and
+// convolutions, both of at most 4096 rows or pixels, give the same bits as without. Views are not packed.
 //
 // Under Autocast the converted weight is packed. Conversions of parameters outlive the Autocast scope on the
 // CPU, as long as a packed copy would; elsewhere those that do not require grad are converted once for the

@@ -219,8 +219,7 @@ TEST_CASE("autocast: the cache knows the dtype, changes in place and grad mode",
 TEST_CASE("autocast: an InferenceMode keeps converted parameters, but no activations", "[amp]") {
     nn::LayerNorm norm({8});
     nn::Linear layer(8, 8);
-    layer.freeze();
-    norm.eval(), layer.eval();
+    layer.freeze(), norm.eval(), layer.eval();
     const InferenceMode plain;
     const std::uint64_t before = casts();
     for (int i = 0; i < 3; ++i) {
@@ -228,7 +227,6 @@ TEST_CASE("autocast: an InferenceMode keeps converted parameters, but no activat
         const Tensor y = norm(randn({2, 8}));
         y.mul_(2);  // the 16-bit copy that the norm's kernel has written is out of date
         (void)layer(y);
-        CHECK(autocast_counters().cache_entries == 0);
     }
     CHECK(casts() - before == 5);  // weight and bias once, three activations
 }
