@@ -51,7 +51,7 @@ private:
 // float32 where the processor multiplies only those. The copy lives until the module is freed or switched to
 // train(), or the weight is moved or converted; a weight that has been written to is packed again by its
 // second use after that. A weight has one copy: products of 1 to 8 rows and of more rows read different ones,
-// and the kind that is made first stays.
+// and that for few rows replaces the other.
 //
 // With a packed weight linear() of 1 to 8 rows adds in another order than without, so results may differ in
 // rounding, but not between numbers of threads, nor of 1 to 8 rows. Its weights of fewer than 2^16 elements

@@ -89,9 +89,10 @@ Found found(const Storage& storage, const Header& header) {
     const Header& have = *static_cast<const Header*>(storage.packed->data);
     const bool panels = storage.packed->bytes > sizeof(Header);
     if (have == header) return panels ? Found::panels : Found::note;
-    // Products of few rows and of many take turns: the first layout that has panels stays.
-    return panels && have.version == header.version && have.dtype == header.dtype ? Found::other_panels
-                                                                                  : Found::nothing;
+    // Products of few rows and of many take turns in a model that generates text. Panels for few rows replace
+    // others and stay, because such products take the time of reading the weight.
+    const bool stays = panels && have.version == header.version && have.dtype == header.dtype;
+    return stays && header.layout.reader ? Found::other_panels : Found::nothing;
 }
 
 // Notes the first use of a weight, and frees a copy that is out of date.
