@@ -8,8 +8,8 @@ namespace mezzo::cpu {
 namespace {
 
 constexpr int code_vectors = code_steps / lanes;
-constexpr std::int64_t longest_code_sum = 2048;  // codes whose products are added in float32
-constexpr std::int64_t codes_ahead = 4096;       // bytes
+constexpr std::int64_t longest_code_sum = 2048;         // codes whose products are added in float32
+constexpr std::int64_t into_l2 = 8192, into_l1 = 2048;  // bytes ahead that are prefetched
 
 template <int N> using ByteN __attribute__((vector_size(N))) = std::int8_t;
 
@@ -102,7 +102,8 @@ void one_row(const CodeProduct& p, const float* x, const T* codes, const float* 
     const std::int64_t step = p.groups > 1;
     std::int64_t i = 0, left = longest_code_sum;
     for (; i + code_chains * code_steps <= p.k; i += code_chains * code_steps, scale += code_chains * step) {
-        __builtin_prefetch(reinterpret_cast<const char*>(codes + i) + codes_ahead);
+        __builtin_prefetch(reinterpret_cast<const char*>(codes + i) + into_l2, 0, 2);
+        __builtin_prefetch(reinterpret_cast<const char*>(codes + i) + into_l1);
 #pragma GCC unroll 2
         for (int c = 0; c < code_chains; ++c)
             add_codes<R>(x + i + c * code_steps, p.ldx, codes + i + c * code_steps, scale[c * step], sum[c]);
