@@ -89,6 +89,9 @@ def test_tokens(text, folder):
     text_of = lambda result: result.stdout.partition("\nthe quick ")[2].rsplit("\n", 2)[0]
     again = run("--model", saved, "--prompt", "the quick ", "--tokens", 20)
     check(text_of(learn) and text_of(again) == text_of(learn) and "20 tokens, " in again.stdout, f"--model: {again.stdout}, not {learn.stdout}")
+    greedy = ["--model", saved, "--prompt", "the quick ", "--tokens", 20, "--temperature", 0]
+    exact, quantized = run(*greedy), run(*greedy, "--quantize")
+    check(text_of(quantized)[:20] == text_of(exact)[:20] != "", f"--quantize: {quantized.stdout}, not {exact.stdout}")
     given = run("--text", text, "--tokenizer", tokenizer, "--steps", 0, *SMALL)
     check("280 tokens, " in given.stdout, f"--tokenizer: {given.stdout}")
     tokenizer.unlink()
