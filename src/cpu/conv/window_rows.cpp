@@ -27,7 +27,7 @@ namespace {
 
 // Floats of the packed weight, or one panel: shared by all threads, or of one thread, where it fits L2.
 constexpr std::int64_t shared_floats = 1 << 21, own_floats = 1 << 18;
-constexpr std::int64_t step_block = 192;        // of a panel: they stay in the L1 cache
+constexpr std::int64_t step_block = 512;        // of a panel, which stays in the L2 cache
 constexpr std::int64_t image_floats = 1 << 17;  // that a block of pixels sees
 constexpr std::int64_t most_rows = 384, least_rows = 48;
 constexpr std::int64_t sum_floats = 2048;  // finished at once, from the L1 cache
@@ -172,8 +172,8 @@ private:
         const char** const lines = scratch().lines.get<const char*>(taps * ld_lines(rows));
         find_lines(group, begin, rows, lines);
         const bool whole = p.result.dense() && p.result.type == float32 && width % kernels.lanes == 0;
-        const bool plain = whole && !bias && !p.residual && p.activation == Activation::none;
-        const bool in_registers = whole && !plain && kernels.depth == 1;
+        const bool in_registers = whole && kernels.depth == 1;
+        const bool plain = whole && !in_registers && !bias && !p.residual && p.activation == Activation::none;
         float* const sums =
             plain ? nullptr : scratch().sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
         for (std::int64_t q = 0; q < width; q += kernels.nr) {
