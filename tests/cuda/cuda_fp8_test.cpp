@@ -160,7 +160,7 @@ TEST_CASE("cuda: a float8 layer and its gradients are the CPU's", "[cuda]") {
                                                   LinearActivation::gelu, LinearActivation::gelu_tanh})
             for (const amp::WeightGrad weight_grad : {amp::WeightGrad::fp8, amp::WeightGrad::low}) {
                 CAPTURE(int(granularity), int(activation), int(weight_grad));
-                const amp::Fp8 fp8{granularity, false, weight_grad, 16};
+                const amp::Fp8 fp8{.granularity = granularity, .weight_grad = weight_grad, .least_size = 16};
                 const Tensors host = layer(cpu_device, fp8, activation),
                               device = layer(cuda_device, fp8, activation);
                 for (std::size_t i = 0; i < host.size(); ++i) {
@@ -177,8 +177,10 @@ TEST_CASE("cuda: a float8 product of sizes that are no multiples of 128", "[cuda
         for (const std::int64_t n : {16, 208})
             for (const std::int64_t k : {16, 80, 272}) {
                 CAPTURE(m, n, k);
-                check_product(m, n, k, {Granularity::tensor, false, amp::WeightGrad::fp8, 16}, 0x1p-8);
-                check_product(m, n, k, {Granularity::row, true, amp::WeightGrad::fp8, 16}, 0x1p-8);
+                check_product(m, n, k, {.least_size = 16}, 0x1p-8);
+                check_product(m, n, k,
+                              {.granularity = Granularity::row, .exact_scale = true, .least_size = 16},
+                              0x1p-8);
             }
 }
 

@@ -16,15 +16,33 @@ using Catch::Matchers::Contains;
 namespace {
 
 // Cases that only move elements.
-const std::set<std::string> moves{"cast",           "chunk",
-                                  "copy",           "flatten",
-                                  "permute",        "permute of three",
-                                  "repeat",         "repeat_interleave",
-                                  "reshape",        "roll",
-                                  "roll of all",    "select",
-                                  "slice",          "split",
-                                  "split of sizes", "squeeze and unsqueeze",
-                                  "to_device",      "unbind"};
+const std::set<std::string> moves{"cast",
+                                  "chunk",
+                                  "copy",
+                                  "flatten",
+                                  "gather",
+                                  "gather with a smaller index",
+                                  "index",
+                                  "index by a mask",
+                                  "index by a mask and more",
+                                  "index of rows and columns",
+                                  "index of two apart",
+                                  "index_select",
+                                  "index_select of the first",
+                                  "permute",
+                                  "permute of three",
+                                  "repeat",
+                                  "repeat_interleave",
+                                  "reshape",
+                                  "roll",
+                                  "roll of all",
+                                  "select",
+                                  "slice",
+                                  "split",
+                                  "split of sizes",
+                                  "squeeze and unsqueeze",
+                                  "to_device",
+                                  "unbind"};
 
 std::string refusal(const OpCase& c, const Tensors& inputs) {
     try {
