@@ -202,8 +202,8 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& given) {
 }
 
 IndexedElements indexed_elements(const char* op, const Tensor& given, std::int64_t dim,
-                                 const Tensor& given_index) {
-    check_defined(op, given, any_dtype);
+                                 const Tensor& given_index, bool takes_any_dtype) {
+    check_defined(op, given, takes_any_dtype);
     IndexedElements e{given, int64_index(op, given_index), wrap_dim(op, dim, given.dim())};
     if (e.x.dim() == 0) e.x = e.x.reshape({1});
     if (e.index.dim() == 0) e.index = e.index.reshape({1});
@@ -248,7 +248,7 @@ Tensor reached_source(const char* op, const Tensor& given, const Tensor& index) 
 }
 
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
-    const IndexedElements e = indexed_elements("gather", x, dim, index);
+    const IndexedElements e = indexed_elements("gather", x, dim, index, any_dtype);
     return gathered(reached(e.x, e.dim, e.index.shape()), e.dim, e.index).reshape(index.shape());
 }
 

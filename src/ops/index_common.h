@@ -19,7 +19,8 @@ struct IndexedElements {
     int dim;
 };
 // Throws Error(shape) unless index has as many dimensions as x, none of them larger than x's except `dim`.
-IndexedElements indexed_elements(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index);
+IndexedElements indexed_elements(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index,
+                                 bool takes_any_dtype = false);
 
 // An index of whole slices: [n] in int64, of a 0-dim one as well.
 Tensor slice_index(const char* op, const Tensor& index);
