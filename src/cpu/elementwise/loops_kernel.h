@@ -84,10 +84,43 @@ MEZZO_MIRRORED(gt, lt)
 MEZZO_MIRRORED(ge, le)
 #undef MEZZO_MIRRORED
 
+// Whether F<T> has one loop instead of three: a single operand is copied to all elements of a block. So do
+// functions that cost much more than reading an operand, and all functions of 64-bit types.
+template <class F, class T> struct Spread { static constexpr bool value = sizeof(T) == 8; };
+#define MEZZO_SPREAD(f) \
+    template <class T> struct Spread<functors::f, T> { static constexpr bool value = true; };
+MEZZO_SPREAD(atan2)
+MEZZO_SPREAD(gelu_tanh_grad)
+MEZZO_SPREAD(mish_grad)
+MEZZO_SPREAD(remainder)
+MEZZO_SPREAD(silu_grad)
+#undef MEZZO_SPREAD
+
+// Calls body(to, a, b, count) for all n elements: once, or with a single operand for each block.
+template <class T, class R, class F>
+MEZZO_HD void spread(R* to, const T* a, const T* b, std::int64_t n, Single single, const F body) {
+    constexpr std::int64_t most = 256;
+    T values[most];
+    const std::int64_t block = single == Single::none || n < most ? n : most;
+    if (single != Single::none) {
+        const T value = single == Single::a ? *a : *b;
+        for (std::int64_t i = 0; i < block; ++i) values[i] = value;
+        (single == Single::a ? a : b) = values;
+    }
+    for (std::int64_t begin = 0; begin < n; begin += block) {
+        const std::int64_t count = n - begin < block ? n - begin : block;
+        body(to + begin, single == Single::a ? a : a + begin, single == Single::b ? b : b + begin, count);
+    }
+}
+
 template <class F, class T, class R>
 void binary_of(R* to, const T* a, const T* b, std::int64_t n, Single single) {
     constexpr bool symmetric = std::is_same_v<typename Mirrored<F>::type, F>;
-    if (single == Single::none) {
+    if constexpr (Spread<F, T>::value) {
+        spread(to, a, b, n, single, [](R* part, const T* x, const T* y, std::int64_t count) {
+            MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) part[i] = F{}(x[i], y[i]);
+        });
+    } else if (single == Single::none) {
         MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) to[i] = F{}(a[i], b[i]);
     } else if (symmetric || single == Single::b) {
         const T* const x = single == Single::b ? a : b;
@@ -408,9 +441,10 @@ constexpr Loops make_loops() {
     loops.unary[int(UnaryOp::pow_scalar)][int(Compute::f32)] = power_scalar;
     loops.binary[int(BinaryOp::pow)][int(Compute::f32)] = power;
     loops.unary[int(UnaryOp::gelu)][int(Compute::f32)] = unary_vectors<Gelu, float>;
-    loops.binary[int(BinaryOp::gelu_grad)][int(Compute::f32)] = binary_vectors<GeluGrad, float>;
+    loops.binary[int(BinaryOp::gelu_grad)][int(Compute::f32)] = gelu_grad<float>;
     set_16bit<Gelu>(loops.unary16[int(UnaryOp::gelu)]);
-    set_16bit<GeluGrad>(loops.binary16[int(BinaryOp::gelu_grad)]);
+    loops.binary16[int(BinaryOp::gelu_grad)][index_16bit(Dtype::float16)] = gelu_grad<float16_t>;
+    loops.binary16[int(BinaryOp::gelu_grad)][index_16bit(Dtype::bfloat16)] = gelu_grad<bfloat16_t>;
     set_16bit<functors::add>(loops.binary16[int(BinaryOp::add)]);
     set_16bit<functors::sub>(loops.binary16[int(BinaryOp::sub)]);
     set_16bit<functors::mul>(loops.binary16[int(BinaryOp::mul)]);

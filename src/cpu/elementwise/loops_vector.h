@@ -48,6 +48,8 @@ template <class F, class T> void unary_vectors(void* dst, const void* x, std::in
 
 template <class F, class T>
 void binary_vectors(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
+    if constexpr (std::is_same_v<typename Mirrored<F>::type, F>)
+        if (single == Single::a) return binary_vectors<F, T>(dst, pb, pa, n, Single::b);
     T* const to = static_cast<T*>(dst);
     const T *const a = static_cast<const T*>(pa), *const b = static_cast<const T*>(pb);
     const auto run = [=](const auto read_a, const auto read_b) __attribute__((always_inline)) {
@@ -62,12 +64,24 @@ void binary_vectors(void* dst, const void* pa, const void* pb, std::int64_t n, S
         const Floats value = Floats{} + load_first<4>(p, 1)[0];
         return [value](const auto, std::int64_t) __attribute__((always_inline)) { return value; };
     };
-    if (single == Single::a)
-        run(one(a), each(b));
-    else if (single == Single::b)
+    if (single == Single::b)
         run(each(a), one(b));
-    else
+    else if (single == Single::none || std::is_same_v<typename Mirrored<F>::type, F>)
         run(each(a), each(b));
+    else
+        run(one(a), each(b));
+}
+
+// GeluGrad costs much more than reading an operand: see spread().
+template <class T> void gelu_grad(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
+    spread(
+        static_cast<T*>(dst), static_cast<const T*>(pa), static_cast<const T*>(pb), n, single,
+        [](T * to, const T* a, const T* b, std::int64_t count) __attribute__((always_inline)) {
+            for_vectors<T>(
+                count, [=](const auto get, const auto put, std::int64_t i) __attribute__((always_inline)) {
+                    put(to + i, GeluGrad{}(get(a + i), get(b + i)));
+                });
+        });
 }
 
 }  // namespace

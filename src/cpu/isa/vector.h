@@ -189,6 +189,18 @@ template <int N> MEZZO_INLINE void store(float16_t* p, FloatN<N> v) {
     __builtin_memcpy(static_cast<void*>(p), &h, sizeof h);
 }
 
+// load_first() and store_first() without masked instructions.
+template <int N, class T> MEZZO_SHARED FloatN<N> load_part(const T* p, std::int64_t count) {
+    alignas(N * sizeof(T)) std::uint8_t bytes[N * sizeof(T)] = {};
+    __builtin_memcpy(bytes, p, static_cast<std::size_t>(count) * sizeof(T));
+    return load<N>(reinterpret_cast<const T*>(bytes));
+}
+template <int N, class T> MEZZO_SHARED void store_part(T* p, FloatN<N> v, std::int64_t count) {
+    alignas(N * sizeof(T)) std::uint8_t bytes[N * sizeof(T)];
+    store<N>(reinterpret_cast<T*>(bytes), v);
+    __builtin_memcpy(static_cast<void*>(p), bytes, static_cast<std::size_t>(count) * sizeof(T));
+}
+
 // Loads and stores the first `count` < N elements and accesses no memory behind them; the loaded rest is
 // zero.
 template <int N, class T> MEZZO_INLINE FloatN<N> load_first(const T* p, std::int64_t count) {
@@ -202,9 +214,7 @@ template <int N, class T> MEZZO_INLINE FloatN<N> load_first(const T* p, std::int
         return load<N>(part);
     }
 #endif
-    alignas(4) std::uint8_t bytes[N * sizeof(T)] = {};
-    __builtin_memcpy(bytes, p, static_cast<std::size_t>(count) * sizeof(T));
-    return load<N>(reinterpret_cast<const T*>(bytes));
+    return load_part<N>(p, count);
 }
 template <int N, class T> MEZZO_INLINE void store_first(T* p, FloatN<N> v, std::int64_t count) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -216,9 +226,7 @@ template <int N, class T> MEZZO_INLINE void store_first(T* p, FloatN<N> v, std::
         return _mm256_mask_storeu_epi16(p, (__mmask16)((1u << count) - 1), _mm256_load_si256((__m256i*)all));
     }
 #endif
-    alignas(4) std::uint8_t bytes[N * sizeof(T)];
-    store<N>(reinterpret_cast<T*>(bytes), v);
-    __builtin_memcpy(static_cast<void*>(p), bytes, static_cast<std::size_t>(count) * sizeof(T));
+    store_part<N>(p, v, count);
 }
 
 }  // namespace
