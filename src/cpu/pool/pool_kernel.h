@@ -119,6 +119,18 @@ template <class P> struct PlacesOf {
     }
 };
 
+// The same for n positions whose type is known only here.
+template <class I>
+MEZZO_SHARED I load_places(const void* places, bool wide, std::int64_t at, std::int64_t n) {
+    if (wide) return PlacesOf<std::uint32_t>::load<I>(static_cast<const std::uint32_t*>(places) + at, n);
+    return PlacesOf<std::uint8_t>::load<I>(static_cast<const std::uint8_t*>(places) + at, n);
+}
+template <class I>
+MEZZO_SHARED void store_places(void* places, bool wide, std::int64_t at, I v, std::int64_t n) {
+    if (wide) return PlacesOf<std::uint32_t>::store<I>(static_cast<std::uint32_t*>(places) + at, v, n);
+    PlacesOf<std::uint8_t>::store<I>(static_cast<std::uint8_t*>(places) + at, v, n);
+}
+
 // Calls f(blocks of B vectors, channel, elements in the last vector): whole blocks first, then single
 // vectors. With B = 1 there is one call for whole vectors and parts, whose loops are half as large.
 template <int B> struct Block { static constexpr int vectors = B; };
@@ -211,7 +223,8 @@ template <bool weighted, class T, class R> void window_row(const WindowRow<T, R>
 
 // ---- the largest of each window
 
-template <class T, class P, int B>
+// B whole vectors of channels with positions in uint8, or one with n elements.
+template <class T, bool whole, int B>
 MEZZO_INLINE void max_pixel(const MaxRow<T>& row, const kernels::PoolPlaces& rows,
                             const kernels::PoolPlaces& columns, std::int64_t i, std::int64_t c,
                             std::int64_t n) {
@@ -230,8 +243,8 @@ MEZZO_INLINE void max_pixel(const MaxRow<T>& row, const kernels::PoolPlaces& row
             const T* const p = from + (y * row.image_width + x) * row.channels;
             const I here = I{} + typename Vector::Lane(r * row.window_width + s);
             for (int b = 0; b < B; ++b) {
-                const V v =
-                    n == Vector::lanes ? Vector::load(p + b * Vector::lanes) : Vector::load_first(p, n);
+                const V v = whole || n == Vector::lanes ? Vector::load(p + b * Vector::lanes)
+                                                        : Vector::load_first(p, n);
                 const I larger = (I)(v > best[b]), nan = (I)(v != v);
                 best[b] = Vector::choose(nan, v, Vector::choose(larger, v, best[b]));
                 place[b] = Vector::choose(nan, here, Vector::choose(larger, here, place[b]));
@@ -239,36 +252,50 @@ MEZZO_INLINE void max_pixel(const MaxRow<T>& row, const kernels::PoolPlaces& row
             }
             found = true;
         }
-    T* const to = row.to + i * row.channels + c;
-    P* const places = row.places ? static_cast<P*>(row.places) + i * row.channels + c : nullptr;
+    const std::int64_t at = i * row.channels + c;
     for (int b = 0; b < B; ++b) {
-        if (n == Vector::lanes)
-            Vector::store(to + b * Vector::lanes, best[b]);
+        if (whole || n == Vector::lanes)
+            Vector::store(row.to + at + b * Vector::lanes, best[b]);
         else
-            Vector::store_first(to, best[b], n);
-        if (places) PlacesOf<P>::template store<I>(places + b * Vector::lanes, place[b], n);
+            Vector::store_first(row.to + at, best[b], n);
+        if (!row.places) continue;
+        if constexpr (whole)
+            PlacesOf<std::uint8_t>::store_all<I>(
+                static_cast<std::uint8_t*>(row.places) + at + b * Vector::lanes, place[b]);
+        else
+            store_places<I>(row.places, row.wide_places, at, place[b], n);
     }
 }
 
-// Vectors of channels that are computed together. Wide positions are rare: their loops are small instead.
-template <class P> constexpr int max_block = sizeof(P) == 1 ? 4 : 1;
+template <bool B> struct Whole { static constexpr bool value = B; };
+// Calls f(block, whole, channel, n) for blocks of vectors. Wide positions are rare: they share the loop of
+// the last channels.
+template <class T, class F> MEZZO_INLINE void for_max_channels(const MaxRow<T>& row, const F f) {
+    constexpr std::int64_t lanes = VectorOf<T>::lanes;
+    std::int64_t c = row.first;
+    if (!row.wide_places) {
+        for (; c + 4 * lanes <= row.last; c += 4 * lanes) f(Block<4>{}, Whole<true>{}, c, lanes);
+        for (; c + lanes <= row.last; c += lanes) f(Block<1>{}, Whole<true>{}, c, lanes);
+    }
+    for (; c < row.last; c += lanes)
+        f(Block<1>{}, Whole<false>{}, c, row.last - c < lanes ? row.last - c : lanes);
+}
 
-template <class T, class P> void max_row(const MaxRow<T>& row) {
+template <class T> void max_row(const MaxRow<T>& row) {
     const kernels::PoolPlaces rows =
         kernels::places_of(row.height, row.image_height, row.result_height, row.row);
     for (std::int64_t i = 0; i < row.result_width; ++i) {
         const kernels::PoolPlaces columns =
             kernels::places_of(row.width, row.image_width, row.result_width, i);
-        for_channels<max_block<P>, T>(
-            row.first,
-            row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
-                max_pixel<T, P, decltype(block)::vectors>(row, rows, columns, i, c, n);
+        for_max_channels(
+            row, [&](auto block, auto whole, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
+                max_pixel<T, decltype(whole)::value, decltype(block)::vectors>(row, rows, columns, i, c, n);
             });
     }
 }
 
 // The sum of the gradients of all windows whose largest element is the pixel at column i of the row.
-template <class T, class P, int B>
+template <class T, bool whole, int B>
 MEZZO_INLINE void max_grad_pixel(const MaxRow<T>& row, const kernels::PoolReaders& rows, std::int64_t i,
                                  std::int64_t c, std::int64_t n) {
     using Vector = VectorOf<T>;
@@ -285,44 +312,40 @@ MEZZO_INLINE void max_grad_pixel(const MaxRow<T>& row, const kernels::PoolReader
             const I here = I{} + typename Vector::Lane(r * row.window_width + s);
             const std::int64_t at = (y * row.result_width + x) * row.channels + c;
             const T* const p = row.from + at;
-            const P* const places = static_cast<const P*>(row.places) + at;
             for (int b = 0; b < B; ++b) {
-                const V v =
-                    n == Vector::lanes ? Vector::load(p + b * Vector::lanes) : Vector::load_first(p, n);
-                const I place = PlacesOf<P>::template load<I>(places + b * Vector::lanes, n);
+                const V v = whole || n == Vector::lanes ? Vector::load(p + b * Vector::lanes)
+                                                        : Vector::load_first(p, n);
+                I place;
+                if constexpr (whole)
+                    place = PlacesOf<std::uint8_t>::load_all<I>(static_cast<const std::uint8_t*>(row.places) +
+                                                                at + b * Vector::lanes);
+                else
+                    place = load_places<I>(row.places, row.wide_places, at, n);
                 total[b] += Vector::choose((I)(place == here), v, V{});
             }
         }
     }
     T* const to = row.to + i * row.channels + c;
     for (int b = 0; b < B; ++b) {
-        if (n == Vector::lanes)
+        if (whole || n == Vector::lanes)
             Vector::store(to + b * Vector::lanes, total[b]);
         else
             Vector::store_first(to, total[b], n);
     }
 }
 
-template <class T, class P> void max_grad_row(const MaxRow<T>& row) {
+template <class T> void max_grad_row(const MaxRow<T>& row) {
     const kernels::PoolReaders rows =
         kernels::readers_of(row.height, row.image_height, row.result_height, row.row);
     for (std::int64_t i = 0; i < row.image_width; ++i)
-        for_channels<max_block<P>, T>(
-            row.first,
-            row.last, [&](auto block, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
-                max_grad_pixel<T, P, decltype(block)::vectors>(row, rows, i, c, n);
+        for_max_channels(
+            row, [&](auto block, auto whole, std::int64_t c, std::int64_t n) __attribute__((always_inline)) {
+                max_grad_pixel<T, decltype(whole)::value, decltype(block)::vectors>(row, rows, i, c, n);
             });
 }
 
-template <class T> void max_any(const MaxRow<T>& row) {
-    row.wide_places ? max_row<T, std::uint32_t>(row) : max_row<T, std::uint8_t>(row);
-}
-template <class T> void max_grad_any(const MaxRow<T>& row) {
-    row.wide_places ? max_grad_row<T, std::uint32_t>(row) : max_grad_row<T, std::uint8_t>(row);
-}
-
 template <class T, class R> constexpr PoolTable<T, R> pool_table{
-    window_row<true, T, R>, window_row<false, T, R>, max_any<T>, max_grad_any<T>};
+    window_row<true, T, R>, window_row<false, T, R>, max_row<T>, max_grad_row<T>};
 
 }  // namespace
 }  // namespace mezzo::cpu
