@@ -1,7 +1,8 @@
 #include "capture/step_memory.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "core/sorting.h"
 
 namespace mezzo {
 namespace {
@@ -10,10 +11,8 @@ bool meet(const Lifetime& a, const Lifetime& b) { return a.birth < b.death && b.
 
 std::size_t most_alive(const std::vector<Lifetime>& lifetimes) {
     // Allocations come in order of birth; before each, those that have died are subtracted.
-    std::vector<std::uint32_t> by_death(lifetimes.size());
-    std::iota(by_death.begin(), by_death.end(), 0u);
-    std::sort(by_death.begin(), by_death.end(),
-              [&](auto a, auto b) { return lifetimes[a].death < lifetimes[b].death; });
+    const std::vector<std::size_t> by_death = sorted_indices(
+        lifetimes.size(), [&](auto a, auto b) { return lifetimes[a].death < lifetimes[b].death; });
     std::size_t alive = 0, most = 0, dead = 0;
     for (const Lifetime& born : lifetimes) {
         for (; lifetimes[by_death[dead]].death < born.birth; ++dead) alive -= lifetimes[by_death[dead]].bytes;
@@ -30,13 +29,12 @@ MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes) {
     plan.offsets.resize(lifetimes.size());
     plan.live_peak = most_alive(lifetimes);
     for (const Lifetime& life : lifetimes) plan.sizes.push_back(life.bytes);
-    std::vector<std::uint32_t> order(lifetimes.size()), placed;  // placed: by offset
-    std::iota(order.begin(), order.end(), 0u);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](auto a, auto b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
-    for (const std::uint32_t i : order) {
+    std::vector<std::size_t> placed;  // by offset
+    const std::vector<std::size_t> order = sorted_indices(
+        lifetimes.size(), [&](auto a, auto b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
+    for (const std::size_t i : order) {
         std::size_t offset = 0;
-        for (const std::uint32_t other : placed) {
+        for (const std::size_t other : placed) {
             if (!meet(lifetimes[i], lifetimes[other])) continue;
             if (offset + lifetimes[i].bytes <= plan.offsets[other]) break;
             offset = std::max(offset, plan.offsets[other] + lifetimes[other].bytes);

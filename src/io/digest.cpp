@@ -1,7 +1,8 @@
 #include "io/digest.h"
 
-#include <algorithm>
+#include <functional>
 
+#include "core/sorting.h"
 #include "io/crc.h"
 #include "io/json.h"
 #include "mezzo/error.h"
@@ -22,7 +23,7 @@ std::string in_hex(std::uint32_t digest) {
 // Returns the digest of everything in the header except its own entry. Metadata are sorted, so that their
 // order in the file does not matter.
 std::uint32_t header_digest(Header header) {
-    std::sort(header.metadata.begin(), header.metadata.end());
+    sort_by(header.metadata, std::less<>());
     sort_by_place(header.tensors);
     const std::string text = header_text(header);
     return crc32(0, text.data(), text.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/sorting.h"
 #include "io/json.h"
 
 namespace mezzo::io {
@@ -219,9 +220,8 @@ void check_unique(const List& list, const Name& name_of, const char* what, const
     std::vector<std::string_view> names;
     names.reserve(list.size());
     for (const auto& entry : list) names.push_back(name_of(entry));
-    std::sort(names.begin(), names.end());
-    const auto twice = std::adjacent_find(names.begin(), names.end());
-    if (twice != names.end()) fail(ErrorKind::io, where, ": ", what, " ", shown(*twice), " occurs twice");
+    if (const std::string_view twice = repeated(names); twice.data() != nullptr)
+        fail(ErrorKind::io, where, ": ", what, " ", shown(twice), " occurs twice");
 }
 
 }  // namespace
@@ -241,7 +241,7 @@ int file_dtype_rank(Dtype dtype) {
 const char* file_dtype_name(Dtype dtype) { return dtypes[file_dtype_rank(dtype)].name; }
 
 void sort_by_place(std::vector<TensorInfo>& tensors) {
-    std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    sort_by(tensors, [](const TensorInfo& a, const TensorInfo& b) {
         if (a.offset != b.offset) return a.offset < b.offset;
         return a.bytes != b.bytes ? a.bytes < b.bytes : a.name < b.name;
     });

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file_kind.h"
+#include "core/sorting.h"
 #include "mezzo/error.h"
 
 namespace mezzo::io {
@@ -120,9 +121,8 @@ private:
         std::vector<std::string_view> keys;
         keys.reserve(members.size());
         for (const JsonMember& member : members) keys.push_back(member.key);
-        std::sort(keys.begin(), keys.end());
-        const auto twice = std::adjacent_find(keys.begin(), keys.end());
-        if (twice != keys.end()) fail(ErrorKind::io, where_, ": ", shown(*twice), " occurs twice");
+        if (const std::string_view twice = repeated(keys); twice.data() != nullptr)
+            fail(ErrorKind::io, where_, ": ", shown(twice), " occurs twice");
     }
     const std::string& where_;
     std::vector<JsonMember> open_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/sorting.h"
 #include "io/json.h"
 #include "mezzo/io.h"
 #include "nn/weight_state.h"
@@ -14,10 +15,9 @@ namespace {
 // Finds the position of a name in a state.
 class Names {
 public:
-    explicit Names(const StateDict& state) : state_(state), order_(state.size()) {
-        for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = i;
-        std::sort(order_.begin(), order_.end(),
-                  [&](std::size_t a, std::size_t b) { return state_[a].first < state_[b].first; });
+    explicit Names(const StateDict& state) : state_(state) {
+        order_ = sorted_indices(
+            state.size(), [&](std::size_t a, std::size_t b) { return state_[a].first < state_[b].first; });
     }
     // Returns the size of the state if there is no such name.
     std::size_t find(std::string_view name) const {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/file_kind.h"
+#include "core/sorting.h"
 #include "core/visit_dtype.h"
 #include "io/crc.h"
 #include "io/digest.h"
@@ -27,7 +28,7 @@ struct SafeTensorsData {
     std::uint64_t data_begin = 0;
     Header header = {};
     std::vector<std::uint32_t> digests = {};  // of header.tensors, or empty
-    std::vector<std::uint32_t> by_name = {};  // positions in header.tensors
+    std::vector<std::size_t> by_name = {};    // positions in header.tensors
 
     const TensorInfo* find(std::string_view name) const {
         const auto less = [&](std::uint32_t i, std::string_view n) { return header.tensors[i].name < n; };
@@ -64,9 +65,7 @@ void SafeTensorsData::read_header() {
     data_begin = 8 + length;
     header = parse_header(text, file.size() - data_begin, where);
     digests = take_digests(header, where);
-    by_name.resize(header.tensors.size());
-    for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = std::uint32_t(i);
-    std::sort(by_name.begin(), by_name.end(), [this](std::uint32_t a, std::uint32_t b) {
+    by_name = sorted_indices(header.tensors.size(), [this](std::size_t a, std::size_t b) {
         return header.tensors[a].name < header.tensors[b].name;
     });
 }
@@ -172,14 +171,13 @@ std::vector<const Entry*> ordered(const std::string& path, const StateDict& stat
               ": a tensor cannot be named \"__metadata__\"");
         entries.push_back(&entry);
     }
-    std::sort(entries.begin(), entries.end(),
-              [](const Entry* a, const Entry* b) { return a->first < b->first; });
+    sort_by(entries, [](const Entry* a, const Entry* b) { return a->first < b->first; });
     const auto twice = std::adjacent_find(
         entries.begin(), entries.end(), [](const Entry* a, const Entry* b) { return a->first == b->first; });
     if (twice != entries.end())
         fail(ErrorKind::value, "save_safetensors: ", path, ": two tensors are named ",
              shown((*twice)->first));
-    std::stable_sort(entries.begin(), entries.end(), [](const Entry* a, const Entry* b) {
+    sort_by(entries, [](const Entry* a, const Entry* b) {
         return file_dtype_rank(a->second.dtype()) > file_dtype_rank(b->second.dtype());
     });
     return entries;

@@ -1,7 +1,9 @@
 #include "io/shards.h"
 
 #include <algorithm>
+#include <functional>
 
+#include "core/sorting.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "mezzo/io.h"
@@ -34,7 +36,7 @@ std::vector<std::pair<std::string, std::string>> parse_shard_index(std::string_v
               ": the file name ", shown(file.text), " leads out of the folder");
         result.emplace_back(file.text, tensor);
     }
-    std::sort(result.begin(), result.end());
+    sort_by(result, std::less<>());
     return result;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "core/flat_view.h"
+#include "core/sorting.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 
@@ -52,8 +53,7 @@ void place_side_by_side(const Tensors& tensors) {
 
 std::vector<Tensors> groups_side_by_side(const Tensors& tensors) {
     Tensors sorted = tensors;
-    std::sort(sorted.begin(), sorted.end(),
-              [](const Tensor& a, const Tensor& b) { return std::less<>()(raw(a), raw(b)); });
+    sort_by(sorted, [](const Tensor& a, const Tensor& b) { return std::less<>()(raw(a), raw(b)); });
     std::vector<Tensors> groups;
     for (std::size_t i = 1; i < sorted.size(); ++i) {
         if (!directly_behind(sorted[i - 1], sorted[i])) continue;

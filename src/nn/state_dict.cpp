@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/sorting.h"
+
 namespace mezzo {
 
 namespace {
@@ -19,7 +21,7 @@ std::size_t likeness(std::string_view a, std::string_view b) {
 // Up to three names that are most alike.
 std::string suggestions(const StateDict& state, std::string_view name) {
     std::vector<std::string> names = state.names();
-    std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    sort_by(names, [&](const std::string& a, const std::string& b) {
         return likeness(a, name) > likeness(b, name);
     });
     std::string text;
