@@ -85,8 +85,10 @@ MEZZO_MIRRORED(ge, le)
 #undef MEZZO_MIRRORED
 
 // Whether F<T> has one loop instead of three: a single operand is copied to all elements of a block. So do
-// functions that cost much more than reading an operand, and all functions of 64-bit types.
+// functions that cost much more than reading an operand, and those of 64-bit types, but for gelu_grad: there
+// the factors of a single input are computed outside of the loop, where they round in another way.
 template <class F, class T> struct Spread { static constexpr bool value = sizeof(T) == 8; };
+template <class T> struct Spread<functors::gelu_grad, T> { static constexpr bool value = false; };
 #define MEZZO_SPREAD(f) \
     template <class T> struct Spread<functors::f, T> { static constexpr bool value = true; };
 MEZZO_SPREAD(atan2)
