@@ -280,6 +280,33 @@ TEST_CASE("packed weights: of convolutions, not for many windows, views and floa
     CHECK(allocated() == before);
 }
 
+TEST_CASE("packed weights: panels of taps are not read as panels of one row, nor the reverse",
+          "[conv][gemm]") {
+    const auto random = [](const Shape& shape, unsigned seed) {
+        return test::tensor_of(test::random_values(shape.numel(), seed, test::Domain::any), shape, bfloat16);
+    };
+    // Tiles multiply windows of 16 pixels in a row tap by tap, and others as rows of all taps.
+    for (const bool wide_first : {false, true}) {
+        const Tensor w = random({64, 3, 3, 30}, 1);
+        const auto y = [&](bool wide) {
+            return conv2d(random({3, 8, wide ? 20 : 16, 30}, 2), w, {}, {.padding = 1});
+        };
+        const Tensor want[] = {y(false), y(true)};
+        const InferenceMode scope;
+        for (int i = 0; i < 6; ++i) {
+            const bool wide = wide_first != (i >= 3);
+            CAPTURE(wide_first, i);
+            CHECK(equal_bits(y(wide), want[wide]));
+        }
+    }
+    const Tensor w = random({64, 1, 2, 24}, 1), x = random({1, 16, 17, 24}, 2), rows = random({64, 48}, 3);
+    const nn::Parameter flat(w.reshape({64, 48}));
+    const Tensor want = linear(rows, flat);
+    const InferenceMode scope;
+    for (int i = 0; i < 3; ++i) (void)conv2d(x, w);
+    CHECK(equal_bits(linear(rows, flat), want));
+}
+
 TEST_CASE("packed weights: panels for few rows replace others and stay", "[gemm]") {
     const Tensor w = numbers(300, 400, bfloat16, 1);
     const cpu::PackedLayout other{&w, 300, 400, 300 * 400 * 2};

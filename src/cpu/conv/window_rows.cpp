@@ -86,7 +86,7 @@ private:
         if (!p.weight.tensor || p.transposed || x.count() > packed_windows) return {};
         const std::int64_t panel = steps * kernels.nr;
         const PackedLayout layout{&kernels, columns, steps,
-                                  std::size_t(p.groups * panels * panel * float_bytes)};
+                                  std::size_t(p.groups * panels * panel * float_bytes), p.weight.taps};
         return packed_copy(*p.weight.tensor, layout, [&](char* to) {
             pack_panels(0, p.groups * panels, reinterpret_cast<float*>(to));
         });

@@ -146,7 +146,7 @@ Ref<Storage> packed_for_tiles(const Tensor& weight, const TileProduct& product, 
                        panel = taps * tap_tiles * 2 * tile_bytes,
                        panels = round_up(n, panel_lines) / panel_lines;
     if (weight->numel != n * ld) return {};
-    const PackedLayout layout{&product, n, taps * tap_tiles, std::size_t(panels * panel)};
+    const PackedLayout layout{&product, n, ld, std::size_t(panels * panel), taps};
     return packed_copy(weight, layout, [&](char* to) {
         parallel_for(panels, 1, [&](std::int64_t begin, std::int64_t end) {
             const std::int64_t first = begin * panel_lines, width = std::min(n, end * panel_lines) - first;

@@ -25,6 +25,7 @@ struct PackedLayout {
     const void* reader = nullptr;  // table of the kernels that read it; null: the panels of linear()
     std::int64_t n = 0, k = 0;
     std::size_t bytes = 0;
+    std::int64_t taps = 1;  // of a convolution, whose steps lie tap by tap
 
     friend bool operator==(const PackedLayout&, const PackedLayout&) = default;
 };
