@@ -307,6 +307,19 @@ TEST_CASE("packed weights: panels of taps are not read as panels of one row, nor
     CHECK(equal_bits(linear(rows, flat), want));
 }
 
+TEST_CASE("packed weights: row counts that take turns pack at the second use", "[gemm]") {
+    const Tensor w = numbers(300, 400, bfloat16, 1);
+    const cpu::PackedLayout other{&w, 300, 400, 300 * 400 * 2};
+    const auto packed = [&] { return cpu::packed_copy(w, other, [](char*) {}); };
+    const InferenceMode scope;
+    CHECK_FALSE(cpu::packed_weight(w, 1));
+    CHECK(packed());
+    const Ref<Storage> rows = cpu::packed_weight(w, 1);
+    REQUIRE(rows);
+    CHECK_FALSE(packed());
+    CHECK(cpu::packed_weight(w, 1) == rows);
+}
+
 TEST_CASE("packed weights: panels for few rows replace others and stay", "[gemm]") {
     const Tensor w = numbers(300, 400, bfloat16, 1);
     const cpu::PackedLayout other{&w, 300, 400, 300 * 400 * 2};
@@ -314,7 +327,6 @@ TEST_CASE("packed weights: panels for few rows replace others and stay", "[gemm]
     const InferenceMode scope;
     CHECK_FALSE(packed());
     CHECK(packed());
-    CHECK_FALSE(cpu::packed_weight(w, 1));
     const Ref<Storage> rows = cpu::packed_weight(w, 1);
     REQUIRE(rows);
     for (int i = 0; i < 3; ++i) CHECK_FALSE(packed());

@@ -18,7 +18,7 @@ constexpr std::int64_t most_tile_rows = 4096;  // for more, packing takes a hund
 constexpr std::int64_t most_rows = 8, least_elements = 1 << 16, least_outputs = 64;
 
 // The first bytes of a packed copy: what it is a copy of. After the first use of a weight there is only the
-// header, without panels.
+// header, without panels, whose layout does not matter.
 struct alignas(64) Header {
     PackedLayout layout;
     std::uint64_t version;  // of the weight's storage
@@ -81,18 +81,18 @@ Ref<Storage> make_packed(const Header& header, const std::function<void(char*)>&
     return packed;
 }
 
-enum class Found { nothing, note, panels, other_panels };
+enum class Found { nothing, note, panels, other_panels };  // note: or panels to replace
 
 // Looks up the storage's packed copy for a header. packed_mutex is held.
 Found found(const Storage& storage, const Header& header) {
     if (!storage.packed) return Found::nothing;
     const Header& have = *static_cast<const Header*>(storage.packed->data);
     const bool panels = storage.packed->bytes > sizeof(Header);
-    if (have == header) return panels ? Found::panels : Found::note;
+    if (panels && have == header) return Found::panels;
+    if (have.version != header.version || have.dtype != header.dtype) return Found::nothing;
     // Products of few rows and of many take turns in a model that generates text. Panels for few rows replace
     // others and stay, because such products take the time of reading the weight.
-    const bool stays = panels && have.version == header.version && have.dtype == header.dtype;
-    return stays && header.layout.reader ? Found::other_panels : Found::nothing;
+    return panels && header.layout.reader ? Found::other_panels : Found::note;
 }
 
 // Notes the first use of a weight, and frees a copy that is out of date.

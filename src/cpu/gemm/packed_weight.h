@@ -32,7 +32,7 @@ struct PackedLayout {
 
 // Returns the copy of a weight in a layout. If the thread is in an InferenceMode and the copy is missing or
 // out of date, makes it by write(memory of layout.bytes, 64-byte aligned), but not at the first use of the
-// weight's version in this layout: weights that are computed for each call are not worth a copy. Returns null
+// weight's version in any layout: weights that are computed for each call are not worth a copy. Returns null
 // then, outside of that scope, for a view and for a weight that is not contiguous. Throws Error(memory).
 Ref<Storage> packed_copy(const Tensor& weight, const PackedLayout& layout,
                          const std::function<void(char*)>& write);
