@@ -47,48 +47,65 @@ void append_rows(std::string& out, const char* head, const std::vector<std::stri
     for (const std::string& name : names) out += fmt::format("\n  {:<11} {}", head, readable(name));
 }
 
-// Source of each tensor, decided before anything is copied.
+// Copies of tensors, decided before anything is copied.
 struct Plan {
-    static constexpr std::size_t none = ~std::size_t(0);
-    std::vector<std::size_t> source;  // per tensor of the model: an entry of the state, or none
+    std::vector<nn::WeightCopy> copies;
     LoadReport report;
 };
 
-Plan make_plan(const nn::Module& module, const StateDict& own, const StateDict& state,
-               const NameMap& rename) {
-    const Names names(own);
-    const nn::StateScales own_scales(own), scales(state);
-    Plan plan;
-    plan.source.assign(own.size(), Plan::none);
-    std::vector<bool> fits(own.size());
-    for (std::size_t i = 0; i < state.size(); ++i) {
-        if (scales.is_scale(i)) continue;
-        const auto& [name, value] = state[i];
+// Positions of the entries of a state in the module's own one; own.size() for none.
+struct Targets {
+    std::vector<std::size_t> positions;
+    std::vector<bool> ignored;  // the rename gives no name
+};
+
+Targets find_targets(const nn::OwnState& own, const StateDict& state, const NameMap& rename) {
+    const Names names(own.entries());
+    Targets targets;
+    for (const auto& [name, value] : state) {
         const std::string renamed = rename(name);
-        if (renamed.empty()) continue;
-        const std::size_t target = names.find(renamed);
-        if (target == own.size() || !value.defined()) {
+        targets.ignored.push_back(renamed.empty());
+        targets.positions.push_back(renamed.empty() ? own.size() : names.find(renamed));
+    }
+    return targets;
+}
+
+Plan make_plan(const nn::Module& module, const nn::OwnState& own, const StateDict& state,
+               const NameMap& rename) {
+    const Targets targets = find_targets(own, state, rename);
+    const nn::StateScales scales(state, targets.positions, own);
+    constexpr std::size_t none = ~std::size_t(0);
+    std::vector<std::size_t> source(own.size(), none);
+    Plan plan;
+    for (std::size_t i = 0; i < state.size(); ++i) {
+        if (scales.is_scale(i) || targets.ignored[i]) continue;
+        const auto& [name, value] = state[i];
+        const std::size_t target = targets.positions[i];
+        if (target == own.size() || own.is_scale(target) || !value.defined()) {
             plan.report.unexpected.push_back(name);
             continue;
         }
-        if (plan.source[target] != Plan::none)
-            fail(ErrorKind::value, "load_weights: both ", shown(state[plan.source[target]].first), " and ",
-                 shown(name), " are ", shown(renamed), " of ", module.type_name());
-        plan.source[target] = i;
-        fits[target] = value.shape() == own[target].second.shape();
-        nn::check_scale("load_weights", name, {value, scales.of(i)});
+        if (source[target] != none)
+            fail(ErrorKind::value, "load_weights: both ", shown(state[source[target]].first), " and ",
+                 shown(name), " are ", shown(own.entries()[target].first), " of ", module.type_name());
+        source[target] = i;
     }
     for (std::size_t t = 0; t < own.size(); ++t) {
-        const auto& [name, tensor] = own[t];
-        if (own_scales.is_scale(t)) continue;
-        if (plan.source[t] == Plan::none) {
+        const auto& [name, tensor] = own.entries()[t];
+        if (own.is_scale(t)) continue;
+        if (source[t] == none) {
             plan.report.missing.push_back(name);
-        } else if (fits[t]) {
-            plan.report.loaded.push_back(name);
-        } else {
-            plan.report.mismatched.push_back({name, state[plan.source[t]].second.shape(), tensor.shape()});
-            plan.source[t] = Plan::none;
+            continue;
         }
+        const auto& [given_name, value] = state[source[t]];
+        if (!(value.shape() == tensor.shape())) {
+            plan.report.mismatched.push_back({name, value.shape(), tensor.shape()});
+            continue;
+        }
+        plan.report.loaded.push_back(name);
+        plan.copies.push_back({t, given_name, {value.detach(), scales.of(source[t])}});
+        if (nn::lacks_scale(own.weight(t), plan.copies.back().from))
+            plan.report.missing.push_back(name + "_scale");
     }
     return plan;
 }
@@ -107,7 +124,7 @@ std::string LoadReport::to_string() const {
 }
 
 LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOptions& options) {
-    const StateDict own = module.state_dict();
+    const nn::OwnState own(module);
     const Plan plan = make_plan(module, own, state, options.rename);
     const LoadReport& report = plan.report;
     if (!report.mismatched.empty() && !options.ignore_mismatched)
@@ -116,11 +133,8 @@ LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOp
     if (!report.missing.empty() && options.strict)
         fail(ErrorKind::value, "load_weights: ", module.type_name(),
              ": names are missing; of the file could be ", report.to_string(), "\nnothing was loaded");
-    const NoGrad plain;
-    const nn::StateScales own_scales(own), scales(state);
-    for (std::size_t t = 0; t < own.size(); ++t)
-        if (const std::size_t i = plan.source[t]; i != Plan::none)
-            nn::copy_weight({own[t].second, own_scales.of(t)}, {state[i].second.detach(), scales.of(i)});
+    nn::check_copies("load_weights", own, plan.copies);
+    nn::copy_weights(own, plan.copies);
     return report;
 }
 

@@ -200,37 +200,38 @@ StateDict Module::state_dict() const { return list(*this, "", {.as_saved = true,
 Tensor Module::as_saved(std::string_view, const Tensor& tensor) const { return tensor; }
 
 void Module::load_state_dict(const StateDict& state, bool strict) {
-    const StateDict own = state_dict();
-    const StateScales own_scales(own), scales(state);
+    const OwnState own(*this);
     std::string missing, unexpected, other_shape;
-    std::vector<std::pair<StateWeight, StateWeight>> copies;
-    std::unordered_map<std::string_view, std::size_t> targets;
-    for (std::size_t t = 0; t < own.size(); ++t) targets.emplace(own[t].first, t);
-    std::unordered_set<std::string_view> given;
+    std::unordered_map<std::string_view, std::size_t> known;
+    for (std::size_t t = 0; t < own.size(); ++t) known.emplace(own.entries()[t].first, t);
+    std::vector<std::size_t> targets(state.size(), own.size());
+    std::vector<bool> given(own.size());
+    for (std::size_t i = 0; i < state.size(); ++i)
+        if (const auto found = known.find(state[i].first); found != known.end())
+            given[targets[i] = found->second] = true;
+    const StateScales scales(state, targets, own);
+    std::vector<WeightCopy> copies;
     for (std::size_t i = 0; i < state.size(); ++i) {
         const auto& [name, value] = state[i];
-        given.insert(name);
         if (scales.is_scale(i)) continue;
-        const auto target = targets.find(name);
-        if (target == targets.end()) {
+        if (targets[i] == own.size() || own.is_scale(targets[i])) {
             unexpected += " " + name;
             continue;
         }
-        const Tensor& to = own[target->second].second;
-        if (!value.defined() || !(value.shape() == to.shape())) {
-            other_shape += " " + name + mismatch(value, to);
-        } else {
-            copies.emplace_back(StateWeight{to, own_scales.of(target->second)},
-                                StateWeight{value, scales.of(i)});
-            check_scale("load_state_dict", name, copies.back().second);
+        const StateWeight to = own.weight(targets[i]);
+        if (!value.defined() || !(value.shape() == to.value.shape())) {
+            other_shape += " " + name + mismatch(value, to.value);
+            continue;
         }
+        copies.push_back({targets[i], name, {value, scales.of(i)}});
+        if (lacks_scale(to, copies.back().from)) missing += " " + name + "_scale";
     }
     std::size_t found = 0;
     for (std::size_t t = 0; t < own.size(); ++t) {
-        if (given.contains(own[t].first)) {
+        if (given[t]) {
             ++found;
-        } else if (!own_scales.is_scale(t)) {
-            missing += " " + own[t].first;
+        } else if (!own.is_scale(t)) {
+            missing += " " + own.entries()[t].first;
         }
     }
     if (!strict) missing = unexpected = "";
@@ -239,8 +240,8 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
           " are there; missing:", missing.empty() ? " none" : missing,
           "; unexpected:", unexpected.empty() ? " none" : unexpected,
           "; of another shape:", other_shape.empty() ? " none" : other_shape);
-    NoGrad plain;
-    for (const auto& [target, value] : copies) copy_weight(target, value);
+    check_copies("load_state_dict", own, copies);
+    copy_weights(own, copies);
 }
 
 namespace {

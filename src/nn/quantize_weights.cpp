@@ -81,7 +81,7 @@ void quantize_weights(Module& module, const QuantizeWeightsOptions& options) {
         const std::int64_t k = weight.size(1);
         const bool grouped = options.dtype == int8 && k % options.group == 0;
         const StateWeight made =
-            quantized_rows(weight.detach(), options.dtype, grouped ? k / options.group : 1);
+            quantize_rows(weight.detach(), options.dtype, grouped ? k / options.group : 1);
         GradMeta& meta = weight->grads();
         meta.row_dtype = weight.dtype();
         weight.set_grad({});

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 
+#include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
+#include "mezzo/module.h"
 #include "mezzo/ops.h"
 #include "mezzo/quantize.h"
 #include "mezzo/reduce_ops.h"
@@ -12,6 +15,8 @@
 namespace mezzo::nn {
 
 namespace {
+
+constexpr std::string_view suffix = "_scale";
 
 bool is_code(Dtype dtype) { return dtype == int8 || dtype == float8_e4m3fn || dtype == float8_e5m2; }
 
@@ -40,27 +45,18 @@ bool covers(const Tensor& own, const Tensor& given) {
     return true;
 }
 
-}  // namespace
-
-StateScales::StateScales(const StateDict& state) {
-    const auto has_codes = [](const auto& entry) {
-        return entry.second.defined() && is_code(entry.second.dtype());
-    };
-    if (std::none_of(state.begin(), state.end(), has_codes)) return;
-    scales_.resize(state.size());
-    is_scale_.resize(state.size());
-    constexpr std::string_view suffix = "_scale";
-    for (std::size_t i = 0; i < state.size(); ++i) {
-        const auto& [name, scale] = state[i];
-        if (!name.ends_with(suffix) || !scale.defined() || !is_floating(scale.dtype())) continue;
-        const std::string_view of = std::string_view(name).substr(0, name.size() - suffix.size());
-        for (std::size_t j = 0; j < state.size(); ++j)
-            if (state[j].first == of && has_codes(state[j])) scales_[j] = scale, is_scale_[i] = true;
-    }
+// Whether codes are copied as they are.
+bool same_codes(const StateWeight& to, const StateWeight& from) {
+    return to.scale.defined() && from.scale.defined() && from.value.dtype() == to.value.dtype() &&
+           covers(to.scale, with_dims(from.scale, from.value));
 }
 
 void check_scale(const char* op, const std::string& name, const StateWeight& from) {
-    if (!from.scale.defined() || from.scale.numel() == 1) return;
+    if (!from.scale.defined()) return;
+    const Dtype dtype = from.scale.dtype();
+    check(dtype == float8_e8m0fnu || is_floating(dtype), ErrorKind::dtype, op, ": the scale of ", name,
+          " is ", dtype, "; it needs a floating dtype or float8_e8m0fnu");
+    if (from.scale.numel() == 1) return;
     const Shape &scale = from.scale.shape(), &value = from.value.shape();
     bool fits = scale.size() == value.size();
     for (int d = 0; fits && d < value.size(); ++d) fits = scale[d] > 0 && value[d] % scale[d] == 0;
@@ -74,25 +70,88 @@ void copy_weight(const StateWeight& to, const StateWeight& from) {
         to.value.copy_(numbers_of(from).to(to.value.device()));
         return;
     }
-    if (from.scale.defined() && from.value.dtype() == to.value.dtype()) {
-        const Tensor scale = with_dims(from.scale, from.value);
-        if (covers(to.scale, scale)) {
-            to.value.copy_(from.value.to(to.value.device()));
-            to.scale.copy_(scale.to(to.scale.device()).expand(to.scale.shape()));
-            return;
-        }
+    if (same_codes(to, from)) {
+        to.value.copy_(from.value.to(to.value.device()));
+        to.scale.copy_(with_dims(from.scale, from.value).to(to.scale.device()).expand(to.scale.shape()));
+        return;
     }
     const Tensor numbers = numbers_of(from).to(to.value.device());
-    if (to.value.is_contiguous()) {
-        const StateWeight made = quantized_rows(numbers, to.value.dtype(), to.scale.size(1));
-        to.value.copy_(made.value), to.scale.copy_(made.scale);
-    } else {  // as_saved() has transposed both
-        const StateWeight made = quantized_rows(numbers.t(), to.value.dtype(), to.scale.size(0));
-        to.value.copy_(made.value.t()), to.scale.copy_(made.scale.t());
+    // The scale has the codes' number of rows, unless as_saved() has transposed both.
+    const bool rows = to.scale.size(0) == to.value.size(0);
+    const StateWeight made =
+        quantize_rows(rows ? numbers : numbers.t(), to.value.dtype(), to.scale.size(rows ? 1 : 0));
+    to.value.copy_(rows ? made.value : made.value.t());
+    to.scale.copy_(rows ? made.scale : made.scale.t());
+}
+
+}  // namespace
+
+OwnState::OwnState(const Module& module) : entries_(module.state_dict()), info_(entries_.size()) {
+    const StateDict parameters = module.named_parameters();
+    std::unordered_map<std::string_view, const Tensor*> known;
+    for (const auto& [name, p] : parameters) known.emplace(name, &p);
+    for (std::size_t t = 0; t < entries_.size(); ++t) {
+        const auto p = known.find(entries_[t].first);
+        if (p == known.end()) continue;
+        info_[t].is_parameter = true;
+        if (!is_quantized(*p->second)) continue;
+        info_[t].scale = entries_[t + 1].second;  // state_dict() has it behind the weight
+        info_[t + 1].is_scale = true;
     }
 }
 
-StateWeight quantized_rows(const Tensor& numbers, Dtype dtype, std::int64_t groups) {
+bool OwnState::takes_scale(std::size_t t) const {
+    const Dtype dtype = entries_[t].second.dtype();
+    return info_[t].scale.defined() || is_floating(dtype);
+}
+
+StateScales::StateScales(const StateDict& state, const std::vector<std::size_t>& targets,
+                         const OwnState& own) {
+    std::unordered_map<std::string_view, std::size_t> codes;
+    for (std::size_t i = 0; i < state.size(); ++i)
+        if (state[i].second.defined() && is_code(state[i].second.dtype())) codes.emplace(state[i].first, i);
+    if (codes.empty()) return;
+    scales_.resize(state.size());
+    is_scale_.resize(state.size());
+    for (std::size_t i = 0; i < state.size(); ++i) {
+        const auto& [name, scale] = state[i];
+        if (!name.ends_with(suffix) || !scale.defined()) continue;
+        const auto of = codes.find(std::string_view(name).substr(0, name.size() - suffix.size()));
+        if (of == codes.end()) continue;
+        if (targets[i] < own.size() && !own.is_scale(targets[i])) continue;
+        const std::size_t target = targets[of->second];
+        if (target < own.size() && !own.takes_scale(target)) continue;
+        scales_[of->second] = scale;
+        is_scale_[i] = true;
+    }
+}
+
+bool lacks_scale(const StateWeight& to, const StateWeight& from) {
+    return to.scale.defined() && !from.scale.defined() && from.value.dtype() == to.value.dtype();
+}
+
+void check_copies(const char* op, const OwnState& own, const std::vector<WeightCopy>& copies) {
+    const NoGrad no_grad;
+    const NoAutocast plain;
+    for (const auto& [target, name, from] : copies) {
+        const StateWeight to = own.weight(target);
+        check(from.value.dtype() != int8 || from.scale.defined() || !own.is_parameter(target) ||
+                  !own.takes_scale(target),
+              ErrorKind::value, op, ": ", name, " has int8 codes, and their scale ", name, suffix,
+              " is not there");
+        check_scale(op, name, from);
+        if (!to.scale.defined() || same_codes(to, from)) continue;
+        check(all(isfinite(numbers_of(from).to(float32))).item<bool>(), ErrorKind::value, op, ": ", name,
+              " has elements that are not finite, and the module's weight is in 8 bit");
+    }
+}
+
+void copy_weights(const OwnState& own, const std::vector<WeightCopy>& copies) {
+    const NoGrad plain;
+    for (const WeightCopy& copy : copies) copy_weight(own.weight(copy.target), copy.from);
+}
+
+StateWeight quantize_rows(const Tensor& numbers, Dtype dtype, std::int64_t groups) {
     const NoGrad no_grad;
     const std::int64_t n = numbers.size(0), k = numbers.size(1);
     const double largest = dtype_info(dtype).max;

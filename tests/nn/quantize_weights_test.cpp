@@ -338,42 +338,6 @@ TEST_CASE("quantize_weights: floats into 8 bit, and other codes", "[quantize][io
     CHECK(relative_error(dequantize_weight(codes), plain.transformer.h[0].mlp.c_fc.weight) < 0.04);
 }
 
-TEST_CASE("load_weights: published float8 weights with their scales", "[quantize][io]") {
-    const Tensor codes = tensor_of(random_values(4 * 6, 1, Domain::any), {4, 6}, float8_e4m3fn);
-    const Tensor numbers = codes.to(float32);
-    const Tensor rows = Tensor::from({1.0f, 0.5f, 3.0f, 0.1f}),
-                 blocks = Tensor::from({1, 2, 3, 4, 5, 6}, {2, 3}).to(float32);
-    nn::Linear layer(6, 4, {.bias = false});
-    const auto load = [&](const Tensor& scale) {
-        io::load_weights(layer, {{"weight", codes}, {"weight_scale", scale}});
-        return layer.weight.detach();
-    };
-    CHECK(same(load(full({}, 2)), numbers * 2.0));
-    CHECK(same(load(full({1}, 0.25).to(bfloat16)), numbers * 0.25));
-    CHECK(same(load(rows), numbers * rows.unsqueeze(1)));
-    CHECK(same(load(rows.unsqueeze(1)), numbers * rows.unsqueeze(1)));
-    CHECK(same(load(blocks), numbers * repeat_interleave(repeat_interleave(blocks, 2, 0), 2, 1)));
-    CHECK(same(load(rows), numbers * rows.unsqueeze(1)));
-    CHECK_THAT(message([&] { load(ones({3})); }, ErrorKind::shape),
-               Contains("load_weights: the scale [3] of weight does not fit its codes [4, 6]"));
-    CHECK(same(layer.weight, numbers * rows.unsqueeze(1)));
-    CHECK_THAT(message(
-                   [&] {
-                       layer.load_state_dict({{"weight", codes}, {"weight_scale", ones({4, 4})}});
-                   },
-                   ErrorKind::shape),
-               Contains("load_state_dict: the scale [4, 4]"));
-
-    // The codes themselves, whose scale is the file's.
-    nn::quantize_weights(layer, e4m3);
-    load(full({}, 2));
-    CHECK(same(layer.weight.to(float32), numbers));
-    CHECK(doubles(weight_scale(layer.weight)) == std::vector<double>(4, 2));
-    const NoGrad plain;
-    const Tensor x = ones({1, 6});
-    CHECK(difference(doubles(layer(x)), doubles(matmul(x, numbers.t()) * 2.0), tolerance(float32)).empty());
-}
-
 TEST_CASE("quantize_weights: clones, devices and dtypes", "[quantize]") {
     for (const Device device : devices()) {
         nn::Gpt model(tiny_gpt());
