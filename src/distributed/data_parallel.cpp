@@ -7,6 +7,7 @@
 #include "distributed/environment.h"
 #include "distributed/rank_checks.h"
 #include "distributed/reducer.h"
+#include "mezzo/quantize.h"
 
 namespace mezzo::distributed {
 
@@ -33,10 +34,19 @@ std::string describe(const char* what, const std::string& name, const Tensor& x)
     return x.requires_grad() ? text : text + " without gradient";
 }
 
+// The scales of 8-bit weights.
+StateDict scales_of(const StateDict& parameters) {
+    StateDict scales;
+    for (const auto& [name, x] : parameters)
+        if (const Tensor scale = weight_scale(x); scale.defined()) scales.emplace_back(name, scale);
+    return scales;
+}
+
 std::vector<std::string> describe(const StateDict& parameters, const StateDict& buffers,
                                   const DataParallelOptions& options) {
     std::vector<std::string> lines;
     for (const auto& [name, x] : parameters) lines.push_back(describe("parameter", name, x));
+    for (const auto& [name, x] : scales_of(parameters)) lines.push_back(describe("scale of", name, x));
     for (const auto& [name, x] : buffers) lines.push_back(describe("buffer", name, x));
     lines.push_back("first_bucket_bytes = " + std::to_string(options.first_bucket_bytes));
     lines.push_back("bucket_bytes = " + std::to_string(options.bucket_bytes));
@@ -67,6 +77,7 @@ DataParallel::DataParallel(const nn::Module& module, const Group& group, const D
     require_same_lines({.call = Call::model, .op = "DataParallel", .hint = same_model},
                        describe(parameters, buffers_, with_environment), group.impl());
     broadcast_values(parameters, group.impl());
+    broadcast_values(scales_of(parameters), group.impl());
     broadcast_values(buffers_, group.impl());
     reducer->attach();
     reducer_ = reducer.get();

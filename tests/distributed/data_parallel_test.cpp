@@ -337,3 +337,30 @@ TEST_CASE("data parallel: a 16-bit wire is off by two roundings, and unbiased", 
               0.05 * epsilon);  // a 1/3 rounded to bfloat16 is off by 0.5 epsilon / 2
     }
 }
+
+TEST_CASE("data parallel: 8-bit weights are those of rank 0", "[distributed][quantize]") {
+    std::vector<std::vector<double>> numbers(2);
+    run_ranks(2, [&](const Group& group) {
+        nn::Sequential net(make_mlp(std::uint64_t(5 + group.rank())), nn::LayerNorm(5));
+        {
+            const NoGrad plain;
+            for (const Tensor& p : net.parameters()) p.mul_(1.0 + group.rank());
+        }
+        nn::quantize_weights(net);
+        const DataParallel parallel(net, group);
+        for (const Tensor& p : net.parameters())
+            if (weight_scale(p).defined())
+                for (const double x : doubles(dequantize_weight(p)))
+                    numbers[std::size_t(group.rank())].push_back(x);
+    });
+    CHECK_FALSE(numbers[0].empty());
+    CHECK((numbers[0] == numbers[1]));
+}
+
+TEST_CASE("data parallel: scales of 8-bit weights must agree", "[distributed][quantize]") {
+    run_ranks(2, [&](const Group& group) {
+        nn::Sequential net(nn::Linear(64, 4), nn::LayerNorm(4));
+        nn::quantize_weights(net, {.group = group.rank() == 0 ? 32 : 64});
+        RANK_CHECK_THROWS(DataParallel(net, group), "scale of 0.weight");
+    });
+}
