@@ -33,8 +33,10 @@ std::uint8_t code_of(Scalar value, Dtype dtype) {
 }
 
 void refuse_storage_only(const char* op, Dtype dtype) {
+    const bool weight = dtype == int8 || dtype == float8_e4m3fn;  // perhaps a view of one, without its scale
     fail(ErrorKind::dtype, op, ": ", dtype,
-         " is for storage only, and the op computes; convert it with to(), as in x.to(float32)");
+         " is for storage only, and the op computes; convert it with to(), as in x.to(float32)",
+         weight ? ", or a weight of quantize_weights() with dequantize_weight()" : "");
 }
 
 }  // namespace mezzo

@@ -351,6 +351,14 @@ TEST_CASE("onnx: inputs, names and dtypes that cannot be exported", "[io]") {
     CHECK(test::read_file(path).empty());
 }
 
+TEST_CASE("onnx: 8-bit weights are refused", "[io]") {
+    const test::Folder folder;
+    nn::Sequential net(nn::Linear(32, 4));
+    nn::quantize_weights(net);
+    CHECK_THROWS_WITH(io::export_onnx(net, {ones({2, 32})}, folder.file("model.onnx")),
+                      Contains("0.weight is an 8-bit weight") && Contains("dequantize_weight()"));
+}
+
 TEST_CASE("onnx: an export leaves model and inputs as they were", "[io]") {
     const test::Folder folder;
     nn::Sequential net(nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Dropout(0.5));

@@ -13,6 +13,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/eval_mode.h"
 #include "mezzo/ops.h"
+#include "mezzo/quantize.h"
 
 namespace mezzo::io {
 
@@ -35,9 +36,13 @@ void check_inputs(nn::Module& model, const Tensors& inputs, const OnnxOptions& o
               inputs[0].shape(), " and ", x.shape(),
               " have no common batch in dimension 0; export with dynamic_batch = false");
     }
-    for (const auto& [name, p] : model.named_parameters())
+    for (const auto& [name, p] : model.named_parameters()) {
+        check(!weight_scale(p).defined(), ErrorKind::dtype, "export_onnx: ", name,
+              " is an 8-bit weight of quantize_weights(); export a model with the numbers of "
+              "dequantize_weight()");
         check(p.dtype() == float32, ErrorKind::dtype, "export_onnx: ", name, " is ", p.dtype(),
               "; convert the model with to(float32)");
+    }
 }
 
 std::vector<std::string> checked_names(const char* what, const std::vector<std::string>& given,
