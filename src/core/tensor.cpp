@@ -173,6 +173,8 @@ void Tensor::set_grad(const Tensor& gradient) const {
         if (impl.grad_meta != nullptr || thread_state.recorder != nullptr) impl.grads().gradient.drop();
         return;
     }
+    check(!is_quantized(*this), ErrorKind::dtype,
+          "set_grad: an 8-bit weight of quantize_weights() is for inference and has no gradient");
     check(gradient.shape() == shape(), ErrorKind::shape, "set_grad: gradient of shape ", gradient.shape(),
           " for a tensor of shape ", shape());
     check(gradient.device() == device(), ErrorKind::device, "set_grad: gradient on ", gradient.device(),

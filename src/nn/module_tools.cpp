@@ -78,7 +78,11 @@ void Module::freeze() {
 }
 
 void Module::unfreeze() {
-    for (const Tensor& p : parameters()) p.set_requires_grad(true);
+    const StateDict all = named_parameters();
+    for (const auto& [name, p] : all)
+        check(!is_quantized(p), ErrorKind::dtype, type_name(), ".unfreeze: ", name,
+              " is an 8-bit weight of quantize_weights(), which is for inference and has no gradient");
+    for (const auto& [name, p] : all) p.set_requires_grad(true);
 }
 
 std::int64_t Module::num_parameters(bool only_trainable) const {

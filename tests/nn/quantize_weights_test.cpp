@@ -399,3 +399,43 @@ TEST_CASE("quantize_weights: errors change nothing", "[quantize]") {
                    ErrorKind::dtype),
                Contains("linear"));
 }
+
+TEST_CASE("quantize_weights: no gradients of the weight", "[quantize]") {
+    nn::Sequential net(nn::LayerNorm(64), nn::Linear(64, 4));
+    optim::SGD optimizer(net.parameters(), {.lr = 0.5});
+    nn::quantize_weights(net);
+    net.freeze();
+    const std::string text = message([&] { net.unfreeze(); }, ErrorKind::dtype);
+    CHECK_THAT(text, Contains("unfreeze: 1.weight is an 8-bit weight of quantize_weights()"));
+    for (const Tensor& p : net.parameters()) CHECK_FALSE(p.requires_grad());
+
+    const Tensor weight = net.at<nn::Linear>(1).weight, before = weight.clone();
+    for (const Dtype dtype : {int8, float32})
+        CHECK_THAT(message(
+                       [&] {
+                           weight.set_grad(ones({4, 64}).to(dtype));
+                       },
+                       ErrorKind::dtype),
+                   Contains("set_grad: an 8-bit weight of quantize_weights()"));
+    weight.set_grad({});
+    optimizer.step();
+    CHECK(same(weight, before));
+}
+
+TEST_CASE("quantize_weights: errors of ops name dequantize_weight()", "[quantize]") {
+    const Tensor x = ones({2, 64});
+    const auto advice = Contains("dequantize_weight()");
+    for (const nn::QuantizeWeightsOptions& options : {nn::QuantizeWeightsOptions{}, e4m3}) {
+        nn::Sequential net(nn::Linear(64, 4), nn::BatchNorm1d(4));
+        net.eval();
+        nn::quantize_weights(net, options);
+        const auto& linear = net.at<nn::Linear>(0);
+        CHECK_THAT(message([&] { (void)matmul(x, linear.weight.t()); }, ErrorKind::dtype), advice);
+        const std::string fused = message(
+            [&] { (void)nn::fuse_linear_bn_eval(linear, net.at<nn::BatchNorm1d>(1)); }, ErrorKind::dtype);
+        CHECK_THAT(fused, Contains("fuse_linear_bn_eval: the weight") && advice);
+        CHECK_THAT(message([&] { (void)nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }); },
+                           ErrorKind::dtype),
+                   advice);
+    }
+}
