@@ -39,9 +39,8 @@ FusedWeights fused(const char* function, const Tensor& weight, const Tensor& bia
                    bool transposed) {
     check(weight.defined() && weight.dim() >= 2, ErrorKind::shape, function, ": weight ",
           weight.defined() ? weight.shape() : Shape(), " has fewer than two dimensions");
-    check(
-        !is_quantized(weight), ErrorKind::dtype, function,
-        ": the weight is in 8 bit; call quantize_weights() after it, or make a layer of dequantize_weight()");
+    check(!is_quantized(weight), ErrorKind::dtype, function,
+          ": the weight is in 8 bit; fuse before quantize_weights(), or a layer of dequantize_weight()");
     check(mean.defined() && variance.defined(), ErrorKind::value, function,
           ": the batch norm has no running statistics; it normalises with those of each batch");
     const NoGrad plain;

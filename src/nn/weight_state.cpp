@@ -141,7 +141,9 @@ void check_copies(const char* op, const OwnState& own, const std::vector<WeightC
               " is not there");
         check_scale(op, name, from);
         if (!to.scale.defined() || same_codes(to, from)) continue;
-        check(all(isfinite(numbers_of(from).to(float32))).item<bool>(), ErrorKind::value, op, ": ", name,
+        const Tensor numbers = numbers_of(from);  // in 16 bit without a copy
+        const Tensor finite = isfinite(is_16bit(numbers.dtype()) ? numbers : numbers.to(float32));
+        check(all(finite).item<bool>(), ErrorKind::value, op, ": ", name,
               " has elements that are not finite, and the module's weight is in 8 bit");
     }
 }
