@@ -38,7 +38,9 @@ struct Quantized {
 // host does not wait for the device. Error(dtype) for other dtypes, Error(shape) for blocks of a last
 // dimension that is no multiple of 32, or for rows or blocks of a tensor without dimensions.
 [[nodiscard]] Quantized quantize(const Tensor& x, const QuantizeOptions& options = {});
-// codes / scale in float32, rounded to the dtype; finite numbers stay finite in float16.
+// codes / scale in float32, rounded to the dtype. Finite codes give finite numbers: those beyond the largest
+// number of the dtype, or of float32, become that number. Error(shape) for a scale that is not shaped as
+// above.
 [[nodiscard]] Tensor dequantize(const Quantized& q, Dtype dtype = float32);
 
 // The scale of an 8-bit weight, [out, groups] for codes [out, in]; undefined for other tensors. A weight is

@@ -1,5 +1,6 @@
 #include "ops/quantize.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/autocast_state.h"
@@ -67,6 +68,26 @@ Quantized quantize_blocks(const Tensor& x, const QuantizeOptions& options) {
     return {q.codes.reshape(x.shape()), scale, cast(1.0 / scale, float8_e8m0fnu)};
 }
 
+// Checks that the scale is shaped as quantize() makes it.
+void check_scale(const Quantized& q) {
+    const Shape &codes = q.codes.shape(), &scale = q.scale.shape();
+    const int dims = codes.size();
+    bool fits = scale.size() == dims || (scale.numel() == 1 && !has_blocks(q));
+    if (has_blocks(q)) {
+        for (int d = 0; fits && d < dims; ++d)
+            fits = d < dims - 1 ? scale[d] == codes[d] : scale[d] * fp8_block == codes[d];
+        check(fits && dims > 0, ErrorKind::shape, "dequantize: the codes have shape ", codes,
+              " and the scale ", scale,
+              "; with an inverse in float8_e8m0fnu the scale must have one element for each 32 of the last "
+              "dimension");
+        return;
+    }
+    for (int d = 0; scale.numel() != 1 && fits && d < dims; ++d) fits = scale[d] == 1 || scale[d] == codes[d];
+    check(fits, ErrorKind::shape, "dequantize: the codes have shape ", codes, " and the scale ", scale,
+          "; each dimension of the scale must be 1 or that of the codes. Scales of 32 elements need their "
+          "inverse in float8_e8m0fnu, and codes that are not transposed");
+}
+
 }  // namespace
 
 Tensor largest_magnitude(const Tensor& x, Granularity granularity) {
@@ -131,13 +152,17 @@ QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wan
 Tensor dequantize(const Quantized& q, Dtype dtype) {
     check(q.codes.defined() && q.scale.defined(), ErrorKind::value,
           "dequantize: codes or scale are undefined");
+    check_scale(q);
     const NoGrad no_grad;
     const NoAutocast plain;
-    Tensor x = cast(q.codes, float32);
-    x = has_blocks(q) ? (x.reshape(in_blocks(x)) / q.scale.unsqueeze(-1)).reshape(x.shape()) : x / q.scale;
-    if (dtype != float16) return cast(x, dtype);
-    constexpr double largest_float16 = 65504;  // codes may be rounded beyond it
-    return cast(where(isfinite(x), clamp(x, -largest_float16, largest_float16), x), dtype);
+    const Tensor codes = cast(q.codes, float32);
+    const Tensor x = has_blocks(q)
+                         ? (codes.reshape(in_blocks(codes)) / q.scale.unsqueeze(-1)).reshape(codes.shape())
+                         : codes / q.scale;
+    // Codes may be rounded beyond the largest number of the dtype, and of float32.
+    const double largest = std::min(dtype_info(dtype).max, dtype_info(float32).max);
+    const Tensor limited = clamp(x, -largest, largest);
+    return cast(q.codes.dtype() == float8_e5m2 ? where(isfinite(codes), limited, x) : limited, dtype);
 }
 
 }  // namespace mezzo

@@ -107,6 +107,43 @@ TEST_CASE("mxfp8: scales at both ends", "[amp]") {
     CHECK(std::isfinite(dequantize(q, bfloat16).to(float32).to_vector<float>()[32]));
 }
 
+TEST_CASE("mxfp8: numbers that are rounded beyond the largest one stay finite", "[amp]") {
+    const Tensor top = full({32, 32}, 0x1.fcp127);  // its code is 256 with a factor of 2^120
+    for (const Granularity granularity : {Granularity::block32, Granularity::row, Granularity::tensor})
+        for (const Dtype codes : {float8_e4m3fn, float8_e5m2}) {
+            const QuantizeOptions options{.dtype = codes, .granularity = granularity};
+            CAPTURE(int(granularity), name(codes));
+            for (const Dtype dtype : {float16, bfloat16, float32, float64}) {
+                const double largest = std::min(dtype_info(dtype).max, dtype_info(float32).max);
+                const Quantized q = quantize(top, options), minus = quantize(-top, options);
+                CHECK(equal(wide(dequantize(q, dtype)), full({32, 32}, largest, {.dtype = float64})));
+                CHECK(equal(wide(dequantize(minus, dtype)), full({32, 32}, -largest, {.dtype = float64})));
+            }
+            if (granularity != Granularity::block32) continue;
+            const Quantized q = quantize(top, options);
+            CHECK(equal(product(q, quantized(zeros({32, 32}))), zeros({32, 32})));
+            const Tensor y = product(q, quantized(full({32, 32}, 1e-38)));
+            CHECK(max(abs(y - 112.0)).item<float>() < 0.5f);
+        }
+    // Infinite codes, which quantize() does not make, stay infinite.
+    const Quantized infinite{full({4}, double(inf)).to(float8_e5m2), ones({1})};
+    CHECK(dequantize(infinite).to_vector<float>() == std::vector<float>(4, inf));
+}
+
+TEST_CASE("mxfp8: dequantize() names a scale of a wrong shape", "[amp]") {
+    const Quantized q = quantized(randn({4, 64}));
+    const auto fails = [](const Quantized& wrong, const char* scale, const char* reason) {
+        CHECK_THROWS_WITH(dequantize(wrong), Contains("dequantize: the codes have shape") &&
+                                                 Contains(scale) && Contains(reason));
+    };
+    fails({q.codes, q.scale}, "the scale [4, 2]", "need their inverse in float8_e8m0fnu");
+    fails({q.codes.t(), q.scale.t(), q.inverse.t()}, "the scale [2, 4]", "for each 32");
+    fails({q.codes, q.scale.slice(1, 0, 1), q.inverse.slice(1, 0, 1)}, "the scale [4, 1]", "for each 32");
+    fails({q.codes, ones({1, 1}), q.inverse}, "the scale [1, 1]", "for each 32");
+    fails({q.codes, ones({4})}, "the scale [4]", "must be 1 or that of the codes");
+    CHECK(dequantize({q.codes, ones({4, 1})}).shape() == q.codes.shape());
+}
+
 TEST_CASE("mxfp8: shapes and errors", "[amp]") {
     CHECK(quantized(randn({32})).scale.shape() == Shape{1});
     CHECK(quantized(randn({2, 3, 64})).scale.shape() == Shape{2, 3, 2});
