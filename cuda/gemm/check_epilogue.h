@@ -49,7 +49,7 @@ struct EpilogueTrial {
     Activation activation;
     bool is_gradient, has_bias, keeps;  // keeps: aux gets the value before the activation
     Dtype type, d_type;                 // of A and B; of the rest
-    bool is_float8;                     // A and B are E4M3 with factors of 1
+    bool is_float8;                     // A and B are codes with factors
     bool trans_a, trans_b;
     std::int64_t m, n, k, lda, ldb, ldd;
     std::int64_t sum;

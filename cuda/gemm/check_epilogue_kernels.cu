@@ -18,6 +18,10 @@ __device__ double column_factor(const EpilogueTrial& t, std::int64_t j) {
     return (at % 2 == 0 ? 1.0 : 1.5) / double(2 << (at - 48) / 2 % 6);
 }
 
+// Factors of float8 operands. Their product is not 1, so that a library which multiplies a bias by them is
+// noticed. The elements of B are divided by it, and the arguments stay those of other dtypes.
+constexpr float a_scale = 2, b_scale = 0.25;
+
 __device__ bool is_nan_row(const EpilogueTrial& t, std::int64_t i) {
     return t.activation == Activation::relu && i % 16 == 9;
 }
@@ -28,7 +32,7 @@ __device__ double a_of(const EpilogueTrial& t, std::int64_t i, std::int64_t l) {
     if (l == t.k - 1 && is_nan_row(t, i)) return NAN;
     return double((l + 1) * t.sum / t.k - l * t.sum / t.k);
 }
-// Any element of column j of B.
+// Any element of column j of B, times the factors.
 __device__ double b_of(const EpilogueTrial& t, std::int64_t j) {
     if (t.shows == Shows::rounding) return j % 2 == 0 ? 1 : -1;
     return t.is_gradient ? 1 : column_factor(t, j);
@@ -39,18 +43,20 @@ __device__ double bias_of(const EpilogueTrial& t, std::int64_t i) {
 }
 
 __global__ void fill_kernel(EpilogueTrial t) {
+    const double factor = t.is_float8 ? a_scale * b_scale : 1;
     const std::int64_t a = t.m * t.k, b = t.n * t.k, d = t.m * t.n;
     for (std::int64_t item = first_item(); item < a + b + t.m + d; item += item_step()) {
         std::int64_t at = item;
-        if (at < t.m) t.a_scale[at] = 1;
-        if (at < t.n) t.b_scale[at] = 1;
+        if (at < t.m) t.a_scale[at] = a_scale;
+        if (at < t.n) t.b_scale[at] = b_scale;
         if (at < a) {
             const std::int64_t i = at % t.m, l = at / t.m;
             store_as<double, Dtypes::all>(t.a, t.type, t.trans_a ? i * t.lda + l : l * t.lda + i,
                                           a_of(t, i, l));
         } else if ((at -= a) < b) {
             const std::int64_t j = at % t.n, l = at / t.n;
-            store_as<double, Dtypes::all>(t.b, t.type, t.trans_b ? l * t.ldb + j : j * t.ldb + l, b_of(t, j));
+            store_as<double, Dtypes::all>(t.b, t.type, t.trans_b ? l * t.ldb + j : j * t.ldb + l,
+                                          b_of(t, j) / factor);
         } else if ((at -= b) < t.m) {
             store(t.bias, t.d_type, at, bias_of(t, at));
         } else {

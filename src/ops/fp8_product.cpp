@@ -22,16 +22,16 @@ Tensor product_as_bfloat16(const Quantized& a, const Quantized& b) {
 }
 
 // True if bfloat16 holds all numbers that codes and scales of blocks give. It has the range of float32, but
-// products take its numbers below 2^-126 for zero, and codes go down to 2^-16. False on other devices than the
-// CPU, where the host would have to wait for the scales.
+// products take its numbers below 2^-126 for zero, and codes go down to 2^-16. False on other devices than
+// the CPU, where the host would have to wait for the scales.
 bool fits_bfloat16(const Quantized& q) {
     return q.codes.device().type() == DeviceType::cpu && q.scale.numel() > 0 &&
            max(q.scale).item<float>() <= 0x1p110f;
 }
 
 // The product of matrices with scales of blocks. Their numbers are exact in float32 and mostly in bfloat16,
-// and so each term is that of the codes times its factors. dequantize() keeps them finite: a code of 256 with a
-// factor of 2^120 becomes the largest number.
+// and so each term is that of the codes times its factors. dequantize() keeps them finite: a code of 256 with
+// a factor of 2^120 becomes the largest number.
 Tensor product_of_blocks(const Quantized& a, const Quantized& b) {
     const Dtype dtype = fits_bfloat16(a) && fits_bfloat16(b) ? bfloat16 : float32;
     return product_as(dequantize(a, dtype), dequantize(b, dtype).t(), float32);

@@ -264,6 +264,21 @@ TEST_CASE("fp8 products: an algorithm that reads the scales otherwise is not use
     }
 }
 
+TEST_CASE("fp8 products: an epilogue that multiplies the bias by the scales is not used",
+          "[cuda][gemm][emulation]") {
+    for (const bool by_row : {false, true})
+        for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_tanh}) {
+            const OnDevice fresh;
+            fake_lt.scale = emulation::FakeLt::Scale::after_bias;
+            CAPTURE(by_row, int(activation));
+            E4M3 x(by_row, bfloat16);
+            x.add_layer(activation, false);
+            REQUIRE(cuda::try_gemm(x.g));
+            CHECK_FALSE(cuda::lt::has_bias(fake_lt.last_problem.epilogue));
+            CHECK(x.error() <= 0x1p-7);
+        }
+}
+
 TEST_CASE("fp8 products: algorithms that drop terms or round before the bias are left out",
           "[cuda][gemm][emulation]") {
     const OnDevice fresh;

@@ -160,8 +160,10 @@ void finish(const Problem& p, const Operands& o, std::int64_t batch, std::int64_
     const std::int64_t at = batch * p.stride_d + j * p.ldd + i;
     double value = o.alpha * sum * scale_of(p, o, i, j);
     if (o.beta != 0) value += o.beta * load(o.d, p.d_type, at);
-    if (has_bias(p.epilogue))
-        value = (rounds ? to_dtype(p.d_type, value) : value) + load(o.bias, p.d_type, i);
+    if (has_bias(p.epilogue)) {
+        const double factor = fake_lt.scale == FakeLt::Scale::after_bias ? scale_of(p, o, i, j) : 1;
+        value = (rounds ? to_dtype(p.d_type, value) : value) + factor * load(o.bias, p.d_type, i);
+    }
     if (is_gradient(p.epilogue)) value *= slope(p, o, i, j);
     if (writes_before(p.epilogue) && !fake_lt.forgets_aux) store(o.aux, p.d_type, at, value);
     if (writes_mask(p.epilogue) && !fake_lt.forgets_aux) write_bit(p, o, i, j, value);
