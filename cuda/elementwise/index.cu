@@ -1,6 +1,6 @@
 // Look-ups by index, their gradients (sums of rows with one index) and scatter_add, without atomics: results
-// are the same bits every time. A look-up with an index outside of the range gives NaN (0 for integers and
-// float8); sums ignore such an index.
+// are the same bits every time. A look-up with an index outside of the range gives NaN (0 for integers);
+// sums ignore such an index.
 #include "cuda/kernels.h"
 #include "cuda/reduce/reduce.cuh"
 #include "kernels/index.h"
@@ -20,24 +20,17 @@ Slices slices_of(const Shape& shape, std::int64_t dim) {
     return s;
 }
 
-template <class C> __device__ C not_a_number() {
-    if constexpr (std::is_integral_v<C>)
-        return 0;
-    else
-        return static_cast<C>(NAN);
-}
-
 // ---- look-ups
 
-// y[o, j, i] = x[o, index[j], i], or with an index per element x[o, index[o, j, i], i].
-template <class A>
-__global__ void look_up_kernel(A x, const std::int64_t* index, A y, Slices s, std::int64_t count, bool each) {
+// y[o, j, i] = x[o, index[j], i], or with an index per element x[o, index[o, j, i], i]; `outside` for an index
+// out of range.
+template <class A> __global__ void look_up_kernel(A x, const std::int64_t* index, A y, Slices s,
+                                                  std::int64_t count, bool each, typename A::C outside) {
     const std::int64_t n = s.outer * count * s.inner;
     for (std::int64_t i = first_item(); i < n; i += item_step()) {
         const std::int64_t line = i / s.inner, row = index[each ? i : line % count];
         const bool inside = row >= 0 && row < s.size;
-        y.store(i, inside ? x.load((line / count * s.size + row) * s.inner + i % s.inner)
-                          : not_a_number<typename A::C>());
+        y.store(i, inside ? x.load((line / count * s.size + row) * s.inner + i % s.inner) : outside);
     }
 }
 
@@ -75,17 +68,18 @@ void look_up(const Tensor& x, const Tensor& index, const Tensor& y, const Slices
              bool each) {
     // Dtypes for storage are moved as bytes.
     const Dtype dtype = is_storage_only(x.dtype()) ? uint8 : x.dtype();
-    const auto run = [&]<class C>(C) {
+    const auto run = [&]<class C>(C outside) {
         launch(look_up_kernel<AnyArray<C>>, grid_for(y.numel(), index_block), index_block, 0,
-               AnyArray<C>{raw(x), dtype}, indices(index), AnyArray<C>{raw(y), dtype}, s, count, each);
+               AnyArray<C>{raw(x), dtype}, indices(index), AnyArray<C>{raw(y), dtype}, s, count, each,
+               outside);
     };
     switch (compute_kind({dtype})) {
         case ComputeKind::float32:
-            return run(0.0f);
+            return run(float(NAN));
         case ComputeKind::float64:
-            return run(0.0);
-        case ComputeKind::integer:
-            return run(std::int64_t(0));
+            return run(double(NAN));
+        case ComputeKind::integer:  // the byte 0xff is NaN in all float8 dtypes
+            return run(std::int64_t(has_exponent(x.dtype()) ? 0xff : 0));
     }
 }
 

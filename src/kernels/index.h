@@ -8,7 +8,7 @@
 namespace mezzo::kernels {
 
 // weight [n, dim], index [...] -> [..., dim]. In all kernels of this file an index out of range is an error
-// on the CPU. On CUDA look-ups give NaN for it (0 for integers and float8), and sums ignore it.
+// on the CPU. On CUDA look-ups give NaN for it (0 for integers), and sums ignore it.
 struct Embedding {
     static constexpr const char* name = "embedding";
     std::int64_t padding_idx = -1;  // only the gradient reads it; -1: none

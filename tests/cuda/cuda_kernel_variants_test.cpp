@@ -2,6 +2,7 @@
 // dtypes, lengths of rows and lists of parameters that choose a kernel of their own. tests/ptx/coverage.py
 // lists the kernels that remain.
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "cuda/reduce/ordered_mean.h"
 #include "cuda/runtime/runtime.h"
@@ -244,6 +245,26 @@ TEST_CASE("kernel types: vectors that an index selects, and padded booleans", "[
         return doubles(pad(x, {{.dim = 1, .before = 1, .after = 2}}, PadMode::constant, 1));
     };
     CHECK(padded(flags.cuda) == padded(flags.host));
+}
+
+TEST_CASE("kernel types: look-ups with an index out of range give NaN, or 0 for integers", "[cuda]") {
+    if (no_device()) return;
+    for (const Dtype dtype : {float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float16, bfloat16, float32, float64,
+                              int8, uint8, int32, int64}) {
+        CAPTURE(name(dtype));
+        const Tensor x = ones({3, 2}).to(dtype).to(cuda_device);
+        const Tensor rows = Tensor::from<std::int64_t>({2, 3, -1, 0}, {4}).to(cuda_device);
+        const Tensor each = Tensor::from<std::int64_t>({2, 3, -1, 0}, {2, 2}).to(cuda_device);
+        const auto check_lookups = [&](const Tensor& y, const std::vector<bool>& inside) {
+            const std::vector<double> values = y.to(cpu_device).to(float64).to_vector<double>();
+            for (std::size_t i = 0; i < inside.size(); ++i)
+                CHECK((inside[i]             ? values[i] == 1
+                       : has_exponent(dtype) ? std::isnan(values[i])
+                                             : values[i] == 0));
+        };
+        check_lookups(index_select(x, 0, rows), {true, true, false, false, false, false, true, true});
+        check_lookups(gather(x, 0, each), {true, false, false, true});
+    }
 }
 
 TEST_CASE("kernel types: shares of a mean in the order of the ranks", "[cuda]") {
