@@ -36,8 +36,8 @@ public:
     [[nodiscard]] StateDict state_dict() const;
     // Layers without entries begin anew; a history of another length is cut or continued. Throws, with
     // nothing changed, Error(value) for entries that are unknown, undefined, there twice, or without those of
-    // the other operands, and for negative numbers and NaN; Error(dtype) or Error(shape) for another dtype or
-    // shape; and Error(state) inside a captured step.
+    // the other operands, and for numbers that are negative or, but for the running step's, not finite;
+    // Error(dtype) or Error(shape) for another dtype or shape; and Error(state) inside a captured step.
     void load_state_dict(const StateDict& state);
 
 private:

@@ -22,7 +22,8 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
+constexpr double inf = std::numeric_limits<double>::infinity(),
+                 not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 Fp8 delayed(int history = 3, double margin = 0) {
     return {.recipe = amp::Recipe::delayed, .least_size = 16, .history = history, .margin = margin};
@@ -260,6 +261,10 @@ TEST_CASE("fp8 delayed: Fp8State loads other lengths, and refuses what does not 
     refused(state, "weight.weight has shape [4]");
     state = saved, state[1].second = full({5}, -1);
     refused(state, "weight.weight has a number that is negative");
+    state = saved, state[1].second = Tensor::from({0.0f, float(inf), 1.0f, 1.0f, 1.0f});
+    refused(state, "weight.weight has a number that is negative or not finite");
+    state = saved, state[1].second = Tensor::from({0.0f, 1.0f, 1.0f, float(not_a_number), 1.0f});
+    refused(state, "weight.weight has a number that is negative or not finite");
     state = saved, state[1].second = Tensor();
     refused(state, "weight.weight is undefined");
     state = saved, state.push_back(saved[0]);
@@ -268,6 +273,23 @@ TEST_CASE("fp8 delayed: Fp8State loads other lengths, and refuses what does not 
     refused(state, "bias.input is of no parameter");
     l.state.load_state_dict({});
     CHECK(l.state.state_dict().empty());
+}
+
+TEST_CASE("fp8 delayed: Fp8State loads a running step that is not finite", "[amp]") {
+    for (const double value : {inf, not_a_number}) {
+        CAPTURE(value);
+        Layer l;
+        l.step(1, delayed());
+        l.optimizer.step();
+        std::vector<float> before = histories(l.state)["weight.input"];
+        (void)run(l.layer, full({16, 32}, value), delayed());
+        Layer other;
+        other.state.load_state_dict(l.state.state_dict());
+        CHECK(!std::isfinite(histories(other.state)["weight.input"][0]));
+        other.step(2, delayed());
+        other.optimizer.step();  // which the running step enters no more
+        CHECK(histories(other.state)["weight.input"] == before);
+    }
 }
 
 TEST_CASE("fp8 delayed: options out of range", "[amp]") {
