@@ -22,8 +22,8 @@ Slices slices_of(const Shape& shape, std::int64_t dim) {
 
 // ---- look-ups
 
-// y[o, j, i] = x[o, index[j], i], or with an index per element x[o, index[o, j, i], i]; `outside` for an index
-// out of range.
+// y[o, j, i] = x[o, index[j], i], or with an index per element x[o, index[o, j, i], i]; `outside` for an
+// index out of range.
 template <class A> __global__ void look_up_kernel(A x, const std::int64_t* index, A y, Slices s,
                                                   std::int64_t count, bool each, typename A::C outside) {
     const std::int64_t n = s.outer * count * s.inner;

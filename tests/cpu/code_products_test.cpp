@@ -110,3 +110,30 @@ TEST_CASE("code products: every code", "[gemm][quantize]") {
                 }
             }
 }
+
+TEST_CASE("code products: values of rows are codes times scale", "[gemm][quantize]") {
+    const CodeCase cases[] = {{int8, 1, 96, 3, 3},
+                              {int8, 1, 1, 1, 2},
+                              {int8, 1, 45, 1, 256},
+                              {float8_e4m3fn, 1, 64, 1, 5},
+                              {float8_e4m3fn, 1, 77, 1, 256}};
+    for (const auto& [isa, kernels] : variants())
+        for (const CodeCase& c : cases) {
+            if (kernels->code_values == nullptr) continue;
+            const Operands o(c, 3);
+            std::vector<float> given = o.scale, got(std::size_t(c.count * o.ldx), 77);
+            if (c.type != int8)
+                for (float& s : given) s *= 256;
+            kernels->code_values({nullptr, 0, 0, o.codes.data(), c.type, given.data(), c.groups, c.k, c.count,
+                                  got.data(), o.ldx});
+            int wrong = 0;
+            for (std::int64_t j = 0; j < c.count; ++j)
+                for (std::int64_t p = 0; p < c.k; ++p) {
+                    const double want = value_of(c.type, o.codes[std::size_t(j * c.k + p)]) *
+                                        double(o.scale[std::size_t(j * c.groups + p / (c.k / c.groups))]);
+                    wrong += got[std::size_t(j * o.ldx + p)] != float(want);
+                }
+            INFO(isa << ", " << c.k << ", " << c.groups << " groups");
+            CHECK(wrong == 0);
+        }
+}

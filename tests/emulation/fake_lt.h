@@ -29,8 +29,8 @@ struct FakeLt {
     // to 16 bit; or, for bgrad_b, the sums have another order.
     enum class BiasGrad { right, added, short_of_a_row, rounded, permuted };
     BiasGrad bias_grad = BiasGrad::right;
-    // Planted faults of float8 scales: they are left out, divide, multiply the bias, too, or A's rows all have
-    // the first one.
+    // Planted faults of float8 scales: they are left out, divide, multiply the bias, too, or A's rows all
+    // have the first one.
     enum class Scale { right, ignored, divides, first, after_bias };
     Scale scale = Scale::right;
     bool half_slope = false;  // gelu_tanh has the derivative 1/2 everywhere below 1

@@ -94,6 +94,14 @@ MEZZO_SHARED void fill_up(const std::uint8_t* codes, std::int64_t count, std::ui
     for (int i = 0; i < code_steps; ++i) to[i] = i < count ? codes[i] : 0;
 }
 
+// Returns code_steps codes from step i on, filled up in `last` if the row is shorter.
+template <class T>
+MEZZO_INLINE const T* whole_part(const T* row, std::int64_t i, std::int64_t k, std::uint8_t* last) {
+    if (i + code_steps <= k) return row + i;
+    fill_up(reinterpret_cast<const std::uint8_t*>(row + i), k - i, last);
+    return reinterpret_cast<const T*>(last);
+}
+
 // The products of R rows of x with one row of codes.
 template <int R, class T>
 void one_row(const CodeProduct& p, const float* x, const T* codes, const float* scale, float* t) {
@@ -111,12 +119,7 @@ void one_row(const CodeProduct& p, const float* x, const T* codes, const float* 
     }
     for (; i < p.k; i += code_steps, scale += step) {
         alignas(code_steps) std::uint8_t last[code_steps];
-        const T* from = codes + i;
-        if (i + code_steps > p.k) {
-            fill_up(reinterpret_cast<const std::uint8_t*>(from), p.k - i, last);
-            from = reinterpret_cast<const T*>(last);
-        }
-        add_codes<R>(x + i, p.ldx, from, *scale, sum[0]);
+        add_codes<R>(x + i, p.ldx, whole_part(codes, i, p.k, last), *scale, sum[0]);
     }
     end_sums(sum, total);
     for (int r = 0; r < R; ++r) t[r * p.ldt] = float(total[r]);
@@ -132,6 +135,26 @@ template <class T> void all_rows(const CodeProduct& p) {
             one_row<most>(p, p.x + i * p.ldx, row, scale, p.t + i * p.ldt + j);
         for (; most > 1 && i < p.rows; ++i) one_row<1>(p, p.x + i * p.ldx, row, scale, p.t + i * p.ldt + j);
     }
+}
+
+// The values of rows of codes.
+template <class T> void values_of_rows(const CodeProduct& p) {
+    alignas(code_steps) std::uint8_t last[code_steps];
+    for (std::int64_t j = 0; j < p.count; ++j) {
+        const T* const row = static_cast<const T*>(p.codes) + j * p.k;
+        const float* scale = p.scale + j * p.groups;
+        for (std::int64_t i = 0; i<p.k; i += code_steps, scale += p.groups> 1) {
+            const T* const from = whole_part(row, i, p.k, last);
+            float* const to = p.t + j * p.ldt + i;
+#pragma GCC unroll 4
+            for (int v = 0; v < code_vectors; ++v)
+                store<lanes>(to + v * lanes, code_values<lanes>(from + v * lanes) * broadcast<lanes>(*scale));
+        }
+    }
+}
+
+template <int = 0> void all_values(const CodeProduct& p) {
+    p.type == Dtype::int8 ? values_of_rows<std::int8_t>(p) : values_of_rows<float8_e4m3fn_t>(p);
 }
 
 template <int = 0> void codes(const CodeProduct& p) {

@@ -87,9 +87,10 @@ template <int = 0> void epilogue(const Epilogue& e) {
     }
 }
 
-constexpr GemmKernels kernels = {mr,       nr,           depth,   MEZZO_KC,        MEZZO_MC, MEZZO_NC,
-                                 pack<mr>, pack<nr>,     tile<>,  epilogue<>,      skinny<>, small<>,
-                                 lanes,    panel_sums<>, nullptr, tile_in_place<>, panels<>, codes<>};
+constexpr GemmKernels kernels = {mr,          nr,           depth,   MEZZO_KC,        MEZZO_MC, MEZZO_NC,
+                                 pack<mr>,    pack<nr>,     tile<>,  epilogue<>,      skinny<>, small<>,
+                                 lanes,       panel_sums<>, nullptr, tile_in_place<>, panels<>, codes<>,
+                                 all_values<>};
 
 }  // namespace
 }  // namespace mezzo::cpu

@@ -7,6 +7,7 @@
 #include "cpu/elementwise/convert.h"
 #include "cpu/elementwise/strided.h"
 #include "cpu/gemm/gemm.h"
+#include "cpu/gemm/operand.h"
 #include "cpu/gemm/packed_weight.h"
 #include "cpu/gemm/skinny.h"
 #include "cpu/kernels.h"
@@ -155,20 +156,23 @@ namespace {
 
 constexpr std::int64_t most_code_rows = 8;  // of x, for which codes are expanded row by row
 
-// Rows [begin, begin + count) of a weight in the dtype of `to`, from their codes.
+// Expands rows [begin, begin + count) of a weight to the dtype of `to`.
 void expand_codes(const Tensor& codes, const Tensor& scale, std::int64_t begin, std::int64_t count,
                   const Tensor& to) {
-    const std::int64_t k = codes->shape[1], groups = scale->shape[1], group = k / groups;
+    const GemmKernels& kernels = gemm_kernels(active_isa());
+    const std::int64_t k = codes->shape[1], groups = scale->shape[1], ldt = round_up(k, code_steps);
+    const std::int64_t parts = groups > 1 ? k / code_steps : 1, each = parts / groups;
+    const float factor = codes->dtype == float8_e4m3fn ? 256 : 1;  // CodeProduct::scale
     parallel_for(count, 1 + (1 << 15) / k, [&](std::int64_t first, std::int64_t last) {
         thread_local Buffer scratch;
-        float* const row = scratch.get<float>(k + groups);
-        float* const factors = row + k;
+        float* const row = scratch.get<float>(ldt + parts + groups);
+        float *const scales = row + ldt, *const given = scales + parts;
         for (std::int64_t i = first; i < last; ++i) {
-            convert(codes->bytes() + (begin + i) * k, codes->dtype, row, float32, k);
-            convert(advance(scale->bytes(), (begin + i) * groups, scale->dtype), scale->dtype, factors,
-                    float32, groups);
-            for (std::int64_t q = 0; q < groups; ++q)
-                for (std::int64_t p = q * group; p < (q + 1) * group; ++p) row[p] *= factors[q];
+            convert(advance(scale->bytes(), (begin + i) * groups, scale->dtype), scale->dtype, given, float32,
+                    groups);
+            for (std::int64_t q = 0; q < groups; ++q) std::fill_n(scales + q * each, each, given[q] * factor);
+            const void* const from = codes->bytes() + (begin + i) * k;
+            kernels.code_values({nullptr, 0, 0, from, codes->dtype, scales, parts, k, 1, row, ldt});
             convert(row, float32, to->bytes() + i * k * std::int64_t(size_of(to->dtype)), to->dtype, k);
         }
     });
@@ -189,7 +193,8 @@ void quantized_linear(In in, const kernels::QuantizedLinear& at, Out out) {
         g.b = codes->bytes(), g.b_type = codes->dtype;
         return multiply_codes(gemm_kernels(active_isa()), g, {scale->bytes(), scale->dtype, scale->shape[1]});
     }
-    constexpr std::int64_t block = 1 << 21;  // elements that are expanded at once
+    // Elements that are expanded at once: those of a thread stay in its L2 cache.
+    const std::int64_t block = std::min<std::int64_t>(cpu::num_threads(), 8) << 18;
     const std::int64_t rows = std::min(n, std::max<std::int64_t>(64, block / k));
     const Tensor expanded = empty({rows, k}, {.dtype = g.a_type});
     g.b = expanded->bytes(), g.b_type = g.a_type;

@@ -118,6 +118,8 @@ struct GemmKernels {
 
     // t[rows, count] = x (codes scale)^T.
     void (*codes)(const CodeProduct& p) = nullptr;
+    // t[count, k] = codes scale, rows ldt apart; writes up to a multiple of code_steps. Reads no x.
+    void (*code_values)(const CodeProduct& p) = nullptr;
 };
 
 // [from][to] by convert_index(); the diagonal is null.
