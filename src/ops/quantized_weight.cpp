@@ -3,6 +3,7 @@
 #include "ops/quantized_weight.h"
 
 #include "autograd/autocast_state.h"
+#include "autograd/extra.h"
 #include "core/enumerators.h"
 #include "kernels/matmul.h"
 #include "mezzo/quantize.h"
@@ -52,6 +53,24 @@ void check_quantized(const char* op, const Tensor& x, const Tensor& weight, cons
           " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
 }
 
+// x W^T + bias from a copy of the weight in the dtype of x. The gradient makes a copy of its own, so that none
+// lives until backward.
+Tensor product_of_copy(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    Tensor y;
+    {
+        const NoGrad no_grad;
+        y = linear(x, dequantize_weight(weight, x.dtype()), bias);
+    }
+    if (!recording(x, bias)) return y;
+    Tensors inputs{x, weight, scale_of(weight)};
+    if (bias.defined()) inputs.push_back(bias);
+    const kernels::QuantizedLinear attributes{.activation = Activation::none};
+    const Ref<Node> node = record(quantized_linear_op, inputs, AttributesRef(attributes), Out(&y, 1));
+    node->saved_inputs = std::move(inputs);
+    node->note_versions();
+    return y;
+}
+
 }  // namespace
 
 Tensor scaled_codes(const Tensor& codes, const Tensor& scale) {
@@ -70,8 +89,7 @@ Tensor linear_quantized(const char* op, const Tensor& x, const Tensor& weight, c
     check_quantized(op, x, weight, bias);
     const Dtype dtype = autocast_dtype(CastPolicy::low, x);
     if (dtype == float64 || quantized_linear_op.kernel(x.device().type()) == nullptr) {
-        const Tensor copy = dequantize_weight(weight, dtype);
-        return activated(linear(x, copy, bias), activation);
+        return activated(product_of_copy(cast(x, dtype), weight, bias), activation);
     }
     const bool fused = !recording(x, bias);
     Shape shape = x.shape();

@@ -286,6 +286,29 @@ TEST_CASE("quantize_weights: gradients go through, and weights have none", "[qua
         }
 }
 
+TEST_CASE("quantize_weights: no copy of a weight waits for backward", "[quantize]") {
+    for (const Device device : devices())
+        for (const Dtype dtype : {float32, float64}) {
+            nn::Linear layer(512, 512);
+            layer.to(device);
+            nn::quantize_weights(layer);
+            nn::Linear plain = with_numbers_of(layer);
+            plain.to(device);
+            for (nn::Linear* one : {&layer, &plain}) one->to(dtype);
+            const Tensor x = tensor_of(random_values(512, 5, Domain::any), {1, 512}, dtype, device);
+            const Tensor a = x.clone().set_requires_grad(), b = x.clone().set_requires_grad();
+            sum(square(layer(a))).backward();
+            sum(square(plain(b))).backward();
+            CHECK(difference(doubles(a.grad()), doubles(b.grad()), tolerance(dtype)).empty());
+            const auto bias = [](const nn::Linear& of) { return doubles(of.bias.grad()); };
+            CHECK(difference(bias(layer), bias(plain), tolerance(dtype)).empty());
+            const std::size_t before = memory_stats(device).allocated;
+            const Tensor y = layer(a);
+            INFO(name(device.type()) << ' ' << name(dtype));
+            CHECK(memory_stats(device).allocated - before < 512 * 512);
+        }
+}
+
 TEST_CASE("quantize_weights: states and files", "[quantize][io]") {
     const Folder folder;
     const std::string path = folder.file("weights.safetensors");
