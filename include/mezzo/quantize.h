@@ -70,12 +70,16 @@ struct QuantizeWeightsOptions {
 //
 // linear(), merged_linear() and embedding() read such weights, other ops throw Error(dtype). Gradients of
 // inputs work; the weight's own does not exist: set_requires_grad(), unfreeze() and optimizers throw
-// Error(dtype). On the CPU products of up to 8 rows read the codes. They add x times code before the scale, so
-// sums overflow from |x| of about 1e35 on. Products of more rows, in float64, and on other devices read a
-// copy of the weight in the dtype of x. state_dict() has the codes as "weight" and the
-// scale as "weight_scale"; load_state_dict() and io::load_weights() take weights in 8 bit and floating ones,
-// for both kinds of module. Errors, with nothing changed: dtype for other dtypes, value for a group that is
-// no positive multiple of 32, and value for a weight that is not finite.
+// Error(dtype).
+//
+// On the CPU products of up to 8 rows read the codes. Their sums overflow from |x| of about 1e35 on, because
+// the scale comes after 32 codes. Products of more rows, in float64, and on other devices read a copy of the
+// weight in the dtype of x.
+//
+// state_dict() has the codes as "weight" and the scale as "weight_scale"; load_state_dict() and
+// io::load_weights() take weights in 8 bit and floating ones, for both kinds of module. Errors, with nothing
+// changed: dtype for other dtypes, value for a group that is no positive multiple of 32, and value for a
+// weight that is not finite.
 void quantize_weights(Module& module, const QuantizeWeightsOptions& options = {});
 
 }  // namespace nn

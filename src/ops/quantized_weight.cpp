@@ -53,8 +53,8 @@ void check_quantized(const char* op, const Tensor& x, const Tensor& weight, cons
           " does not fit weight ", weight.shape(), "; the input's last size must be the weight's second");
 }
 
-// x W^T + bias from a copy of the weight in the dtype of x. The gradient makes a copy of its own, so that none
-// lives until backward.
+// Computes x W^T + bias from a copy of the weight in the dtype of x. The gradient makes its own copy, and no
+// copy lives until backward.
 Tensor product_of_copy(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     Tensor y;
     {
