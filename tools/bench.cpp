@@ -196,14 +196,30 @@ Make op_case(const std::vector<mz::Shape>& shapes, const std::function<mz::Tenso
     return [=](const Settings& s) { return op_step(s, shapes, op); };
 }
 
-// A layer of n x n weights without gradients, on n rows; in float8 with one scale a tensor, or in the inputs'
-// dtype.
+// Forward and backward of a layer of n x n weights on n rows, under autocast. The gradients of input and
+// weight are dropped at the step's end. With `fp8` each tensor has one scale, and the scope is in bfloat16 if
+// the precision is float32.
+Step layer_step(const Settings& s, std::int64_t n, bool fp8) {
+    mz::manual_seed(0);
+    const auto matrix = [&] { return mz::randn({n, n}, {.device = s.device}); };
+    const mz::Dtype low = s.mixed() ? s.dtype() : mz::bfloat16, of_result = fp8 ? low : s.dtype();
+    const mz::Tensor x = matrix().to(s.dtype()).set_requires_grad(), w = matrix().set_requires_grad();
+    const mz::Tensor gradient = matrix().to(of_result);
+    mz::amp::AutocastOptions options{.dtype = low, .enabled = fp8 || s.mixed()};
+    if (fp8) options.fp8 = mz::amp::Fp8{.least_size = 16};
+    return [=] {
+        mz::Tensor y;
+        {
+            const mz::amp::Autocast scope(options);
+            y = mz::linear(x, w);
+        }
+        y.backward({.gradient = gradient});
+        x.set_grad({}), w.set_grad({});
+    };
+}
+
 Make layer_case(std::int64_t n, bool fp8) {
-    return op_case({{n, n}, {n, n}}, [fp8](const mz::Tensors& x) {
-        if (!fp8) return mz::linear(x[0], x[1]);
-        const mz::amp::Autocast scope({.dtype = mz::bfloat16, .fp8 = mz::amp::Fp8{.least_size = 16}});
-        return mz::linear(x[0], x[1]);
-    });
+    return [=](const Settings& s) { return layer_step(s, n, fp8); };
 }
 
 const std::map<std::string, Make>& cases() {
@@ -241,6 +257,10 @@ const std::map<std::string, Make>& cases() {
         {"copy", op_case({{512, 1 << 20}}, [](In x) { return x[0].clone(); })},
         {"linear",
          op_case({{256, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
+        {"linear256", layer_case(256, false)},
+        {"linear256_fp8", layer_case(256, true)},
+        {"linear512", layer_case(512, false)},
+        {"linear512_fp8", layer_case(512, true)},
         {"linear1024", layer_case(1024, false)},
         {"linear1024_fp8", layer_case(1024, true)},
         {"linear4096", layer_case(4096, false)},

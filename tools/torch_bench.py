@@ -163,6 +163,23 @@ def op_step(shapes, op):
     return step
 
 
+def layer_step(n):
+    """Forward and backward of a layer of n x n weights on n rows, under autocast."""
+    torch.manual_seed(0)
+    dtype = getattr(torch, ARGS.precision)
+    x, w, gradient = (torch.randn(n, n, device=ARGS.device) for _ in range(3))
+    x, gradient = x.to(dtype).requires_grad_(), gradient.to(dtype)
+    w.requires_grad_()
+
+    def step():
+        with torch.autocast(ARGS.device, dtype=None if ARGS.precision == "float32" else dtype, enabled=ARGS.precision != "float32"):
+            y = nn.functional.linear(x, w)
+        y.backward(gradient)
+        x.grad = w.grad = None
+
+    return step
+
+
 SQUARE = (1024, 1024)
 CASES = {
     "mlp1024": lambda: mlp_step(3, 1024, 256),
@@ -184,6 +201,7 @@ CASES = {
     "copy": lambda: op_step([(512, 1 << 20)], torch.clone),
     "matmul": lambda: op_step([SQUARE, SQUARE], torch.matmul),
     "linear": lambda: op_step([(256, 1024), SQUARE, (1024,)], nn.functional.linear),
+    **{f"linear{n}": lambda n=n: layer_step(n) for n in (256, 512, 1024, 4096, 8192)},
     "gemv": lambda: op_step([(1, 1024), SQUARE, (1024,)], nn.functional.linear),
     "add": lambda: op_step([SQUARE, SQUARE], torch.add),
     "add_small": lambda: op_step([(32, 64), (32, 64)], torch.add),

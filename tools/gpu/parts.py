@@ -140,10 +140,10 @@ def rates(args):
 
 
 def float8(args):
-    """Layers in float8 beside bfloat16: the size from which on float8 pays (amp::Fp8::least_size)."""
-    cases = [f"linear{size}{dtype}" for size in (1024, 4096, 8192) for dtype in ("", "_fp8")]
+    """Forward and backward of layers in float8 beside bfloat16: the size from which on float8 pays (amp::Fp8::least_size)."""
+    cases = [f"linear{size}{dtype}" for size in (256, 512, 1024, 4096, 8192) for dtype in ("", "_fp8")]
     commands = [c for case in cases for c in benchmark(args, case, "bfloat16", {"mezzo": []}, 0).commands]
-    return Part("layers in float8", "benchmark", 15, commands)
+    return Part("layers in float8", "benchmark", 20, commands)
 
 
 def profile(args, case, precision):
