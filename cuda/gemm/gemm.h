@@ -56,9 +56,9 @@ struct Gemm {
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.
 void gemm(const Gemm& g);
 
-// The same for float8 codes, by the library alone. False if it does not compute the product: C may then have
-// been written, and the product counts as a fallback, unless the device or the operands are none that the
-// library multiplies in float8.
+// Multiplies float8 codes by the library, and returns true. Returns false if the library does not compute the
+// product; C may then have been written. gemm_fallbacks() counts such a product, unless the device, the
+// library's version or the operands are outside of what cuBLASLt documents for float8.
 bool try_gemm(const Gemm& g);
 
 // Device memory that this process holds as GEMM workspace, for all devices together, in bytes; memory_stats()

@@ -157,7 +157,7 @@ void forget_plans(GemmService& s) {
     s.settled.clear();
 }
 
-// The same for products of float8 codes: cuBLASLt's documented requirements.
+// Returns the documented requirement of cuBLASLt that a product of float8 codes does not meet, or null.
 const char* outside_float8(const Gemm& g) {
     constexpr std::int64_t multiple = 16;
     constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();

@@ -18,9 +18,9 @@ namespace mezzo {
 //            three bfloat16 parts and six products of them, as accurate as float32 arithmetic for numbers of
 //            magnitude 2e-31 and more; smaller ones lose bits.
 //   medium   On CUDA: TF32. On CPUs with AMX: two bfloat16 parts, 16 significant bits, and three products.
-// Sums are always float32. All levels are `highest` if the others are no faster: few rows or columns,
-// operands of mixed types, other processors. docs/guide/numerics.md has the measured errors. 16-bit and
-// float64 operands are not affected.
+// Sums are always float32. All levels are `highest` where the others are no faster: for few rows or columns,
+// for operands of mixed types, and on other processors. docs/guide/numerics.md has the measured errors.
+// 16-bit and float64 operands are not affected.
 enum class Float32MatmulPrecision : std::uint8_t { highest, high, medium };
 
 // Sets the precision of all later products in this process, from any thread. The default is `highest`.
@@ -33,17 +33,19 @@ enum class Granularity : std::uint8_t { tensor, row, block32 };
 
 namespace amp {
 
-// The scale of a float8 operand.
+// Source of the scale of a float8 operand.
 enum class Recipe : std::uint8_t {
-    current,  // from the operand's own largest element
-    // From the largest elements of the operand in the last steps of the optimizer that updates the weight.
-    // All backward passes of a step use the same scales. In the first step, and for weights that no optimizer
-    // updates, it is `current`.
+    // The scale is computed from the operand's own largest element.
+    current,
+    // The scale is computed from the operand's largest elements in the last steps of the optimizer that
+    // updates the weight. All backward passes of a step use the same scales. The first step has current
+    // scales, and so have weights that no optimizer updates.
     delayed,
 };
+// Dtype of the operands of a weight's gradient dW = dy^T x.
 enum class WeightGrad : std::uint8_t {
-    fp8,  // both operands of dW are float8
-    low,  // in the scope's 16-bit dtype: more accurate, and x is saved in 16 bit
+    fp8,  // dy and x are float8
+    low,  // dy and x have the scope's 16-bit dtype: dW is more accurate, and a layer saves x in 16 bit
 };
 // Float8 products inside an Autocast scope: linear() and merged_linear() read float8 operands, all other ops
 // stay in the scope's 16-bit dtype. Operands are quantized when they are read (quantize()), weights once for
@@ -55,9 +57,9 @@ enum class WeightGrad : std::uint8_t {
 //   dW = dy^T x      dy, x      E5M2, E4M3                 E4M3, E4M3
 //
 // Sums are float32; bias and activation come before the result is rounded to 16 bit, and dW is float32. A
-// layer saves x as codes of one byte, where one scale serves the tensor. Gradients of gradients take
-// quantization for the identity; with create_graph, first gradients do, too. (Micikevicius et al., "FP8 Formats
-// for Deep Learning", arXiv 2209.05433.)
+// layer with one scale a tensor saves x as codes of one byte. Gradients of gradients take quantization for
+// the identity; with create_graph, first gradients do, too. (Micikevicius et al., "FP8 Formats for Deep
+// Learning", arXiv 2209.05433.)
 struct Fp8 {
     Recipe recipe = Recipe::current;
     Granularity granularity = Granularity::tensor;
@@ -66,9 +68,9 @@ struct Fp8 {
     // Products with fewer rows of x, in or out features stay in 16 bit, as do those with a size that is no
     // multiple of 16, of 32 with scales of blocks, and weights of modules with set_fp8(false).
     std::int64_t least_size = 512;
-    // Of Recipe::delayed, with Granularity::tensor only: a scale is top / (2^margin a), where a is the
-    // largest element in the last `history` steps (1 to 65536), and top the largest number of the dtype.
-    // Larger elements saturate. amp::Fp8State saves the history.
+    // Only Recipe::delayed reads `history` and `margin`; it needs Granularity::tensor. A scale is
+    // top / (2^margin a), where a is the largest element in the last `history` steps (1 to 65536), and top is
+    // the largest number of the dtype. Larger elements saturate. amp::Fp8State saves the history.
     int history = 16;
     double margin = 0;  // -64 to 64
 };

@@ -12,7 +12,7 @@
 
 namespace mezzo::gemm_plan {
 
-// Whether a product reads codes of the dtype: E4M3 or E5M2.
+// True for the dtypes whose codes a product reads: E4M3 and E5M2.
 constexpr bool is_float8(Dtype dtype) { return dtype == float8_e4m3fn || dtype == float8_e5m2; }
 
 // Epilogue: operation of the GEMM library on a product before it is stored. With aux it also stores the
