@@ -20,15 +20,6 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::mutex leaves_mutex;  // of the leaves' pointers
 
-// The condition of a captured step that reads or writes x: `now()` is still that memory. It holds x.
-template <class Now> void require_same_memory(const Tensor& x, const Now& now) {
-    if (thread_state.recorder == nullptr) return;
-    thread_state.recorder->require([x, now] {
-        const Tensor current = now();
-        return current.defined() && raw(current) == raw(x);
-    });
-}
-
 }  // namespace
 
 Ref<Fp8Weight> Fp8Weight::existing(const Tensor& weight) {
@@ -45,29 +36,54 @@ Ref<Fp8Weight> Fp8Weight::of(const Tensor& weight) {
     return Ref<Fp8Weight>(static_cast<Fp8Weight*>(state.get()));
 }
 
-QuantizedBoth Fp8Weight::codes(const Fp8WeightKey& key, Wanted wanted,
-                               const std::function<QuantizedBoth()>& make) {
+// The condition of a captured step that reads or writes the history, or that has found none for its device:
+// it lies where it did. The condition holds it.
+void Fp8Weight::require_same_history() {
+    if (thread_state.recorder == nullptr) return;
+    thread_state.recorder->require([self = Ref<Fp8Weight>(this), history = history_] {
+        const Tensor now = self->history();
+        return now.defined() == history.defined() && (!now.defined() || raw(now) == raw(history));
+    });
+}
+
+QuantizedBoth Fp8Weight::codes(const Fp8WeightKey& key, Wanted wanted, int steps,
+                               const std::function<Fp8WeightCodes()>& make) {
     const std::scoped_lock lock(mutex_);
     if (!(key == key_)) {
-        if (key.version < key_.version) return make();  // a backward after the weight has changed
+        if (key.version < key_.version) {  // a backward after the weight has changed
+            const Fp8WeightCodes made = make();
+            if (steps > 0) record(Fp8Operand::weight, made.largest, steps);
+            return made.both;
+        }
+        drop_codes();
         key_ = key;
-        codes_ = {};
     }
-    const bool matrix = codes_.matrix.codes.defined(), transposed = codes_.transposed.codes.defined();
-    if ((matrix || wanted == Wanted::transposed) && (transposed || wanted == Wanted::matrix)) return codes_;
-    const QuantizedBoth made = make();
-    if (!matrix) codes_.matrix = made.matrix;
-    if (!transposed) codes_.transposed = made.transposed;
-    return codes_;
+    QuantizedBoth& both = codes_.both;
+    const bool matrix = both.matrix.codes.defined(), transposed = both.transposed.codes.defined();
+    if ((!matrix && wanted != Wanted::transposed) || (!transposed && wanted != Wanted::matrix)) {
+        const Fp8WeightCodes made = make();
+        if (!matrix) both.matrix = made.both.matrix;
+        if (!transposed) both.transposed = made.both.transposed;
+        codes_.largest = made.largest;
+    }
+    if (steps > 0 && !recorded_) {
+        record(Fp8Operand::weight, codes_.largest, steps);
+        recorded_ = true;
+    }
+    return both;
 }
 
 void Fp8Weight::drop_codes() {
     key_ = {};
     codes_ = {};
+    recorded_ = false;
 }
 
-// Makes the history, or gives it another device or length.
-void Fp8Weight::make_history(Device device, int steps) {
+void Fp8Weight::prepare(Device device, int steps) {
+    const NoGrad no_grad;
+    const NoAutocast plain;
+    const std::scoped_lock lock(mutex_);
+    if (history_.defined() && history_.device() == device && history_.size(1) == fp8_steps + steps) return;
     const OutsideStep memory;
     const std::int64_t columns = fp8_steps + steps;
     Tensor made = zeros({fp8_operands, columns}, {.device = device});
@@ -80,22 +96,26 @@ void Fp8Weight::make_history(Device device, int steps) {
     optimizer_ = {};
 }
 
-Tensor Fp8Weight::delayed(Fp8Operand operand, const Tensor& current, int history, bool records) {
+Tensor Fp8Weight::largest(Fp8Operand operand, const Tensor& current) {
     const NoGrad no_grad;
     const NoAutocast plain;
     const std::scoped_lock lock(mutex_);
-    if (!history_.defined() || !(history_.device() == current.device()) ||
-        history_.size(1) != fp8_steps + history)
-        make_history(current.device(), history);
-    require_same_memory(history_, [self = Ref<Fp8Weight>(this)] { return self->history(); });
-    const Tensor row = history_.select(0, std::int64_t(operand));
-    const Tensor largest = row.slice(0, fp8_largest, fp8_largest + 1).reshape(current.shape());
-    const Tensor result = where(largest > 0.0, largest, current);
-    if (records) {
-        const Tensor running = row.slice(0, fp8_running, fp8_running + 1).reshape(current.shape());
-        running.copy_(maximum(running, current));
-    }
-    return result;
+    require_same_history();
+    if (!history_.defined() || !(history_.device() == current.device())) return current;
+    const Tensor number = history_.select(0, std::int64_t(operand)).slice(0, fp8_largest, fp8_largest + 1);
+    const Tensor largest = number.reshape(current.shape());
+    return where(largest > 0.0, largest, current);
+}
+
+void Fp8Weight::record(Fp8Operand operand, const Tensor& largest, int steps) {
+    const NoGrad no_grad;
+    const NoAutocast plain;
+    const std::scoped_lock lock(mutex_);
+    prepare(largest.device(), steps);
+    require_same_history();
+    const Tensor number = history_.select(0, std::int64_t(operand)).slice(0, fp8_running, fp8_running + 1);
+    const Tensor running = number.reshape(largest.shape());
+    running.copy_(maximum(running, largest));
 }
 
 Tensor Fp8Weight::history() const {

@@ -40,6 +40,12 @@ struct Fp8WeightKey {
     friend bool operator==(const Fp8WeightKey&, const Fp8WeightKey&) = default;
 };
 
+// The codes of a weight, and with Recipe::delayed its largest element.
+struct Fp8WeightCodes {
+    QuantizedBoth both;
+    Tensor largest = {};
+};
+
 // Several threads may use it at once.
 class Fp8Weight final : public LeafState {
 public:
@@ -48,12 +54,19 @@ public:
     // The state of a leaf if there is one.
     static Ref<Fp8Weight> existing(const Tensor& weight);
 
-    // The wanted codes under this key, of earlier calls or of `make`, and perhaps others.
-    QuantizedBoth codes(const Fp8WeightKey& key, Wanted wanted, const std::function<QuantizedBoth()>& make);
+    // The wanted codes under this key, of earlier calls or of `make`, and perhaps others. steps > 0: the
+    // weight's largest element goes into the history of this length, once for all calls under the key.
+    QuantizedBoth codes(const Fp8WeightKey& key, Wanted wanted, int steps,
+                        const std::function<Fp8WeightCodes()>& make);
 
-    // The largest element for which an operand is scaled: that of the history, or `current`, the operand's
-    // own, if the history is empty. Of current's shape. records: `current` goes into the history.
-    Tensor delayed(Fp8Operand operand, const Tensor& current, int history, bool records);
+    // The largest element for which an operand is scaled: that of the history, or `current` if the history is
+    // empty. Of current's shape.
+    Tensor largest(Fp8Operand operand, const Tensor& current);
+    // Adds the largest element of an operand to the running step of a history of this length.
+    void record(Fp8Operand operand, const Tensor& largest, int steps);
+    // Makes the history, unless there is one on this device and of this length. A rank whose products are not
+    // in float8 calls it, too, because the end of a step reduces the histories between all ranks.
+    void prepare(Device device, int steps);
     // The history [fp8_operands, fp8_steps + n], undefined if there is none.
     Tensor history() const;
     // Replaces it; undefined: begins anew.
@@ -64,12 +77,13 @@ public:
 
 private:
     void drop_codes();
-    void make_history(Device device, int steps);
+    void require_same_history();
 
     mutable std::recursive_mutex mutex_;
     Fp8WeightKey key_;
-    QuantizedBoth codes_;  // under key_; undefined: not made yet
-    Tensor history_;       // after a step a part of `all`
+    Fp8WeightCodes codes_;   // under key_; undefined: not made yet
+    bool recorded_ = false;  // the history has codes_.largest
+    Tensor history_;         // after a step a part of `all`
     // Histories of all parameters of the optimizer [parameters, fp8_operands, fp8_steps + n]. The window is 1
     // for the steps of a parameter's own history [parameters, 1, n].
     struct OfOptimizer {

@@ -42,6 +42,11 @@ const AnyOp& op_for(Activation activation) {
     return activation == Activation::relu ? linear_relu_op : linear_gelu_op;
 }
 
+// Whether scales of the product are computed from a history, which lies beside the weight.
+bool is_delayed(const amp::Fp8& fp8, const Tensor& weight) {
+    return fp8.recipe == amp::Recipe::delayed && tracked(weight) && weight.is_leaf();
+}
+
 class Fp8Layer {
 public:
     // inputs: x, the weights, and as many biases, or none.
@@ -60,8 +65,7 @@ public:
             const Tensor& weight = inputs[1 + i];
             sizes_.push_back(weight.size(0));
             const Ref<Fp8Weight> state = Fp8Weight::of(weight);
-            weights_.push_back(
-                {state, weight.version(), fp8.recipe == amp::Recipe::delayed && state && tracked(weight)});
+            weights_.push_back({state, weight.version(), is_delayed(fp8, weight)});
         }
     }
 
@@ -76,11 +80,11 @@ public:
         const bool saves_z = recorded && reads_operands();
         bool reads_x = saves_z;
         for (std::size_t i = 0; i < parts_; ++i) reads_x = reads_x || needs(context, 1 + i);
-        const QuantizedBoth qx = operands(x, 0, Fp8Operand::input,
-                                          reads_x && saves_codes() ? Wanted::both : Wanted::matrix, recorded);
+        const QuantizedBoth qx =
+            codes_of_x(x, reads_x && saves_codes() ? Wanted::both : Wanted::matrix, recorded);
         for (std::size_t i = 0; i < parts_; ++i) {
-            const QuantizedBoth qw =
-                weight_codes(i, weights[i], needs(context, 0) && by_tensor() ? Wanted::both : Wanted::matrix);
+            const QuantizedBoth qw = weight_codes(
+                i, weights[i], needs(context, 0) && by_tensor() ? Wanted::both : Wanted::matrix, recorded);
             const Fp8Result z =
                 product(qx.matrix, qw.matrix, in.size() > 1 + parts_ ? in[1 + parts_ + i] : Tensor(),
                         {.dtype = low_, .activation = activation_, .saves_pre_activation = saves_z});
@@ -109,16 +113,16 @@ public:
             const bool reads_columns = needs(context, 1 + i) && saves_codes();
             QuantizedBoth qdz;
             if (needs(context, 0) || reads_columns)
-                qdz = operands(dz, i, Fp8Operand::gradient,
-                               !reads_columns      ? Wanted::matrix
-                               : needs(context, 0) ? Wanted::both
-                                                   : Wanted::transposed);
+                qdz = recorded_operands(dz, delayed(i, i + 1), Fp8Operand::gradient,
+                                        !reads_columns      ? Wanted::matrix
+                                        : needs(context, 0) ? Wanted::both
+                                                            : Wanted::transposed);
             if (needs(context, 0)) {
                 const Tensor part = product(qdz.matrix, columns_of_weight(context, i));
                 dx = dx.defined() ? dx + part : part;
             }
             if (needs(context, 1 + i))
-                result[1 + i] = cast(weight_gradient(i, dz, qdz, context), dtypes_[1 + i]);
+                result[1 + i] = cast(weight_gradient(dz, qdz, context), dtypes_[1 + i]);
             if (needs(context, 1 + parts_ + i))
                 result[1 + parts_ + i] = cast(bias_grad(dz, float32), dtypes_[1 + parts_ + i]);
         }
@@ -148,34 +152,66 @@ private:
     bool reads_operands() const { return activation_ != Activation::none && activation_ != Activation::relu; }
     bool by_tensor() const { return fp8_.granularity == Granularity::tensor; }
     bool saves_codes() const { return by_tensor() && fp8_.weight_grad == amp::WeightGrad::fp8; }
-    // Codes of an operand of weight i's product. With one scale for the tensor they may be those of the
-    // transposed matrix, too. records: its largest element goes into the history. Scales of rows fit each
-    // gradient, so it needs no wider range than the other operands.
-    QuantizedBoth operands(const Tensor& x, std::size_t i, Fp8Operand which, Wanted wanted,
-                           bool records = true) const {
-        const QuantizeOptions options{
-            .dtype = by_tensor() && which == Fp8Operand::gradient ? float8_e5m2 : float8_e4m3fn,
-            .granularity = fp8_.granularity,
-            .exact_scale = fp8_.exact_scale};
-        if (!weights_[i].delayed) return quantize_both(x, options, wanted);
-        const Tensor wide = cast(x, float32);
-        const Tensor largest = weights_[i].state->delayed(which, largest_magnitude(wide, fp8_.granularity),
-                                                          fp8_.history, records);
-        const Quantized q = quantized_for(wide, largest, options, fp8_.margin);
-        return {q, transposed(q)};
+    // Scales of rows fit each gradient, so it needs no wider range than the other operands.
+    QuantizeOptions options_of(Fp8Operand which) const {
+        return {.dtype = by_tensor() && which == Fp8Operand::gradient ? float8_e5m2 : float8_e4m3fn,
+                .granularity = fp8_.granularity,
+                .exact_scale = fp8_.exact_scale};
     }
-    Quantized operand(const Tensor& x, std::size_t i, Fp8Operand which) const {
-        return operands(x, i, which, Wanted::matrix).matrix;
+    // Codes of an operand with one scale for the tensor, or with current scaling. With one scale they may be
+    // those of the transposed matrix, too. The scale is computed from the histories of the weights `of`, the
+    // first of which has precedence. The result has the operand's largest element if there are any.
+    Fp8WeightCodes operands(const Tensor& x, const std::vector<const Weight*>& of, Fp8Operand which,
+                            Wanted wanted) const {
+        if (of.empty()) return {quantize_both(x, options_of(which), wanted)};
+        const Tensor wide = cast(x, float32);
+        const Tensor own = largest_magnitude(wide, fp8_.granularity);
+        Tensor largest = own;
+        for (auto weight = of.rbegin(); weight != of.rend(); ++weight)
+            largest = (*weight)->state->largest(which, largest);
+        const Quantized q = quantized_for(wide, largest, options_of(which), fp8_.margin);
+        return {{q, transposed(q)}, own};
+    }
+    std::vector<const Weight*> delayed(std::size_t first, std::size_t end) const {
+        std::vector<const Weight*> result;
+        for (std::size_t i = first; i < end; ++i)
+            if (weights_[i].delayed) result.push_back(&weights_[i]);
+        return result;
+    }
+    // The same, and the largest element goes into the histories of these weights.
+    QuantizedBoth recorded_operands(const Tensor& x, const std::vector<const Weight*>& of, Fp8Operand which,
+                                    Wanted wanted) const {
+        for (const Weight* const weight : of) weight->state->prepare(x.device(), fp8_.history);
+        const Fp8WeightCodes result = operands(x, of, which, wanted);
+        for (const Weight* const weight : of) weight->state->record(which, result.largest, fp8_.history);
+        return result.both;
+    }
+    // Codes of x, which all weights share. recorded: its largest element goes into the history of each.
+    QuantizedBoth codes_of_x(const Tensor& x, Wanted wanted, bool recorded) const {
+        const std::vector<const Weight*> of = delayed(0, parts_);
+        return recorded ? recorded_operands(x, of, Fp8Operand::input, wanted)
+                        : operands(x, of, Fp8Operand::input, wanted).both;
+    }
+    // Codes with current scaling.
+    Quantized operand(const Tensor& x, Fp8Operand which) const {
+        return quantize_both(x, options_of(which), Wanted::matrix).matrix;
     }
 
-    // Codes of weight i, whose 16-bit form is `low`. Both at once only where they share a scale.
-    QuantizedBoth weight_codes(std::size_t i, const Tensor& low, Wanted wanted) const {
-        const auto make = [&]() -> QuantizedBoth {
-            if (by_tensor() || wanted == Wanted::matrix) return operands(low, i, Fp8Operand::weight, wanted);
-            return {{}, operand(low.t(), i, Fp8Operand::weight)};
-        };
+    // Codes of weight i, whose 16-bit form is `low`. Both at once only where they share a scale. recorded:
+    // its largest element goes into the history.
+    QuantizedBoth weight_codes(std::size_t i, const Tensor& low, Wanted wanted, bool recorded) const {
         const Weight& weight = weights_[i];
-        if (!weight.state || !caches_) return make();
+        const std::vector<const Weight*> of = delayed(i, i + 1);
+        const auto make = [&]() -> Fp8WeightCodes {
+            if (by_tensor() || wanted == Wanted::matrix) return operands(low, of, Fp8Operand::weight, wanted);
+            return {{{}, operand(low.t(), Fp8Operand::weight)}};
+        };
+        const int steps = recorded && weight.delayed ? fp8_.history : 0;
+        if (!weight.state || !caches_) {
+            const Fp8WeightCodes made = make();
+            if (steps > 0) weight.state->record(Fp8Operand::weight, made.largest, steps);
+            return made.both;
+        }
         return weight.state->codes({.version = weight.version,
                                     .run = MemoryHook::number_of(low.device()),
                                     .low = low_,
@@ -183,11 +219,12 @@ private:
                                     .granularity = fp8_.granularity,
                                     .exact_scale = fp8_.exact_scale,
                                     .margin = fp8_.margin},
-                                   wanted, make);
+                                   wanted, steps, make);
     }
     // Codes of the transposed weight i, as the gradient of x reads them.
     Quantized columns_of_weight(const autograd::Context& context, std::size_t i) const {
-        if (!by_tensor()) return weight_codes(i, saved_weight(context, i), Wanted::transposed).transposed;
+        if (!by_tensor())
+            return weight_codes(i, saved_weight(context, i), Wanted::transposed, false).transposed;
         return {saved_weight(context, i, as_codes), saved_weight(context, i, of_codes)};
     }
     void save_weight(autograd::Context& context, std::size_t i, const Tensor& low,
@@ -216,12 +253,12 @@ private:
         return through_activation(activation_, dy, matrix_of(context.saved[of_activation]));
     }
 
-    Tensor weight_gradient(std::size_t i, const Tensor& dz, const QuantizedBoth& qdz,
+    Tensor weight_gradient(const Tensor& dz, const QuantizedBoth& qdz,
                            const autograd::Context& context) const {
         const Tensor& x = context.saved[of_x];
         if (fp8_.weight_grad == amp::WeightGrad::low) return product_as(dz.t(), x, float32);
         if (by_tensor()) return product(qdz.transposed, {x, context.saved[of_scale]});
-        return product(operand(dz.t(), i, Fp8Operand::gradient), operand(x.t(), i, Fp8Operand::input));
+        return product(operand(dz.t(), Fp8Operand::gradient), operand(x.t(), Fp8Operand::input));
     }
 
     // The same in ops with gradients of their own, on operands in 16 bit.
@@ -285,6 +322,16 @@ private:
 };
 
 }  // namespace
+
+void prepare_histories(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights) {
+    if (fp8.recipe != amp::Recipe::delayed || !grad_enabled()) return;
+    const bool refused = std::any_of(weights.begin(), weights.end(), [&](const Tensor& weight) {
+        return why_never_fp8(fp8, x, weight) != nullptr;
+    });
+    if (refused) return;
+    for (const Tensor& weight : weights)
+        if (is_delayed(fp8, weight)) Fp8Weight::of(weight)->prepare(x.device(), fp8.history);
+}
 
 Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights, const Tensors& biases,
                   Activation activation) {

@@ -189,7 +189,15 @@ TEST_CASE("fp8 delayed: only training writes the history", "[amp]") {
         CHECK(error(y, matmul(dequantized(x, top, float8_e4m3fn),
                               dequantized(w, largest(w), float8_e4m3fn).t())) < 0x1p-8 + 1e-6);
     }
-    CHECK(histories(l.state)["weight.input"] == before.at("weight.input"));
+    CHECK(histories(l.state) == before);
+    l.step(1, delayed());  // with the codes of the weight that the evaluation has made
+    CHECK(histories(l.state)["weight.weight"][0] == largest(l.layer.weight.detach().to(bfloat16)));
+    Layer unused;
+    {
+        const NoGrad plain;
+        (void)run(unused.layer, ones({16, 32}), delayed());
+    }
+    CHECK(unused.state.state_dict().empty());
     const nn::Linear alone(32, 16);  // in no optimizer: current scaling
     for (const double size : {1.0, 100.0}) {
         const Tensor x = full({16, 32}, size).to(bfloat16);
@@ -319,10 +327,22 @@ TEST_CASE("fp8 delayed: merged layers have a history for each weight", "[amp]") 
     optimizer.step();
     auto of_q = histories(Fp8State(q)), of_k = histories(Fp8State(k));
     CHECK(of_q["weight.input"][1] == largest(x.to(bfloat16)));
-    CHECK(of_k["weight.input"][1] == 0);  // x is quantized once
+    CHECK(of_k["weight.input"][1] == largest(x.to(bfloat16)));
     CHECK(of_q["weight.weight"][1] == largest(q.weight.to(bfloat16)));
     CHECK(of_k["weight.weight"][1] == largest(k.weight.to(bfloat16)));
     CHECK(of_k["weight.gradient"][1] == 1);
+    // Each of them has the scale of x when it runs alone, and when the other is frozen. 1000 saturates.
+    const double top = largest(x.to(bfloat16));
+    const Tensor far = full({16, 32}, 1000).to(bfloat16),
+                 saturated = dequantized(far, top, float8_e4m3fn).to(bfloat16);
+    CHECK(equal(run(k, far, delayed()), run(k, saturated, delayed())));
+    q.freeze();
+    const auto merged = [&](const Tensor& of) {
+        const Autocast scope({.dtype = bfloat16, .fp8 = delayed()});
+        return merged_linear(of, {q.weight, k.weight}, {q.bias, k.bias});
+    };
+    CHECK(equal(merged(far), merged(saturated)));
+    CHECK(histories(Fp8State(k))["weight.input"][0] == 1000);
 }
 
 TEST_CASE("fp8 delayed: layers of one optimizer may look back differently", "[amp]") {

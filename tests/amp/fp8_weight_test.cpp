@@ -72,10 +72,10 @@ TEST_CASE("fp8: codes of a weight are made once for each of its changes", "[amp]
     int made = 0;
     const auto kept = [&](std::uint64_t version, const Tensor& made_of) {
         return Fp8Weight::of(layer.weight)
-            ->codes({.version = version}, Wanted::matrix,
+            ->codes({.version = version}, Wanted::matrix, 0,
                     [&] {
                         ++made;
-                        return QuantizedBoth{quantize(made_of), {}};
+                        return Fp8WeightCodes{{quantize(made_of), {}}};
                     })
             .matrix;
     };

@@ -104,3 +104,35 @@ TEST_CASE("fp8 delayed: a number that is not finite on one rank enters no rank's
     CHECK(found[0] == std::vector<float>{0, 3, 3, 1, 0});
     CHECK(found[1] == found[0]);
 }
+
+TEST_CASE("fp8 delayed: a rank with too few rows for float8 has the history of the others", "[distributed]") {
+    for (const bool merged : {false, true}) {
+        CAPTURE(merged);
+        std::vector<std::vector<float>> found(2);
+        test::run_ranks(2, [&](const Group& group) {
+            const nn::Sequential net =
+                test::seeded(32, [] { return nn::Sequential{nn::Linear(16, 32), nn::Linear(16, 16)}; });
+            const auto &a = net.at<nn::Linear>(0), &b = net.at<nn::Linear>(1);
+            optim::AdamW optimizer(net.parameters(), {.lr = 0.01});
+            const DataParallel parallel(net, group);
+            for (const double size : {1.0, 4.0, 2.0}) {
+                Tensor y;
+                {
+                    const amp::Autocast scope({.dtype = bfloat16, .fp8 = fp8});
+                    const Tensor x = full({group.rank() == 0 ? 32 : 8, 16}, size);
+                    y = merged ? merged_linear(x, {a.weight, b.weight}, {a.bias, b.bias})
+                               : cat({a(x), b(x)}, -1);
+                }
+                optimizer.zero_grad();
+                y.to(float32).mean().backward();
+                optimizer.step();
+            }
+            std::vector<float>& numbers = found[std::size_t(group.rank())];
+            for (const auto& [name, row] : amp::Fp8State(net).state_dict())
+                for (const float v : row.to_vector<float>()) numbers.push_back(v);
+        });
+        REQUIRE(found[0].size() == 6 * 18);
+        CHECK(found[0][1] == 4);
+        CHECK(found[1] == found[0]);
+    }
+}
