@@ -1,5 +1,5 @@
-// State that an op keeps with a leaf, such as what it has made of a weight's elements. The leaf's GradMeta
-// holds it; the op that made it knows what it is.
+// State of an op beside a leaf, such as codes that the op has made of a weight. The leaf's GradMeta holds it.
+// The op that makes it defines its class.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,9 @@
 #include "mezzo/tensor.h"
 
 namespace mezzo {
+
+class LeafState;
+void dispose(LeafState* state) noexcept;
 
 class LeafState {
 public:
@@ -25,8 +28,14 @@ public:
     virtual void step_ended(std::span<LeafState* const> states,
                             const std::function<void(const Tensor&)>& reduce_max) = 0;
 
+    // The leaf has new elements, which may be on another device.
+    virtual void moved(Device device) = 0;
+    // The state of a copy of the leaf; null: none.
+    [[nodiscard]] virtual Ref<LeafState> copy() const = 0;
+
     std::atomic<std::uint32_t> refs{0};
 };
+
 inline void dispose(LeafState* state) noexcept { delete state; }
 
 }  // namespace mezzo

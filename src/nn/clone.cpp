@@ -2,6 +2,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/leaf_state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/any_module.h"
 #include "mezzo/autograd.h"
@@ -52,6 +53,8 @@ public:
             }
             copy.set_requires_grad(trained);
             keep_fp8(copy, p);
+            if (p->grad_meta != nullptr && p->grad_meta->state)
+                copy->grads().state = p->grad_meta->state->copy();
             copy->grads().embedding = p->grads().embedding;
             return copy;
         });

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "core/flat_view.h"
+#include "core/leaf_state.h"
 #include "core/sorting.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
@@ -26,6 +27,7 @@ void replace_elements(const Tensor& tensor, const Tensor& value) {
     if (!impl.grad_meta) return;
     impl.grad_meta->copy16.clear();
     drop_frozen16(*impl.grad_meta);
+    if (impl.grad_meta->state) impl.grad_meta->state->moved(tensor.device());
     GradMeta::Move& moved = impl.grad_meta->moved;
     if (!converted) moved = {moved.to == version ? moved.from : version, version + 1};
 }

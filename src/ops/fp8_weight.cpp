@@ -130,6 +130,24 @@ void Fp8Weight::set_history(const Tensor& history) {
     optimizer_ = {};
 }
 
+void Fp8Weight::moved(Device device) {
+    const NoGrad plain;
+    const std::scoped_lock lock(mutex_);
+    drop_codes();
+    if (!history_.defined() || history_.device() == device) return;
+    history_ = history_.to(device);
+    optimizer_ = {};
+}
+
+Ref<LeafState> Fp8Weight::copy() const {
+    const NoGrad plain;
+    const std::scoped_lock lock(mutex_);
+    if (!history_.defined()) return {};
+    Ref<Fp8Weight> made(new Fp8Weight);
+    made->history_ = history_.clone();
+    return Ref<LeafState>(made.get());
+}
+
 // Puts the histories of an optimizer's parameters behind each other, unless they are there already.
 Fp8Weight::OfOptimizer Fp8Weight::gather(const std::vector<Fp8Weight*>& states) {
     const auto has_history = [](const Fp8Weight* state) {

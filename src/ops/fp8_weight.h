@@ -74,6 +74,10 @@ public:
 
     void step_ended(std::span<LeafState* const> states,
                     const std::function<void(const Tensor&)>& reduce_max) override;
+    // Drops the codes; the history goes to the device.
+    void moved(Device device) override;
+    // It has the history, and makes codes of its own.
+    [[nodiscard]] Ref<LeafState> copy() const override;
 
 private:
     void drop_codes();

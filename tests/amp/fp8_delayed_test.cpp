@@ -345,6 +345,20 @@ TEST_CASE("fp8 delayed: merged layers have a history for each weight", "[amp]") 
     CHECK(histories(Fp8State(k))["weight.input"][0] == 1000);
 }
 
+TEST_CASE("fp8 delayed: a clone begins with the history of its original", "[amp]") {
+    manual_seed(29);
+    Layer l;
+    l.step(1, delayed());
+    l.optimizer.step();
+    (void)run(l.layer, full({16, 32}, 3), delayed());
+    const auto before = histories(l.state);
+    const nn::Linear copy = nn::clone(l.layer);
+    CHECK(histories(Fp8State(copy)) == before);
+    (void)run(copy, full({16, 32}, 5), delayed());
+    CHECK(histories(Fp8State(copy))["weight.input"][0] == 5);
+    CHECK(histories(l.state) == before);
+}
+
 TEST_CASE("fp8 delayed: layers of one optimizer may look back differently", "[amp]") {
     const nn::Linear a(16, 16), b(16, 16);
     optim::SGD optimizer({a.weight, b.weight}, {.lr = 0});

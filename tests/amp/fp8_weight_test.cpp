@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -104,7 +105,15 @@ TEST_CASE("fp8: codes of a weight are made once for each of its changes", "[amp]
     }
     (void)codes();
     CHECK(std::exchange(made, 0) == 1);
-    layer.to(float64), layer.to(float32);
+    const Tensor held = codes().codes;
+    const auto users = held->refs.load();
+    layer.to(float64);
+    CHECK(held->refs == users - 1);  // the weight has dropped its codes
+    {
+        const NoGrad plain;
+        layer.weight.mul_(2);
+    }
+    layer.to(float32);
     CHECK(equal(run(), linear_of_copy(layer, x, fp8)));
     {
         const Autocast scope(
@@ -117,6 +126,31 @@ TEST_CASE("fp8: codes of a weight are made once for each of its changes", "[amp]
     CHECK(made == 2);  // an older version replaces nothing
     (void)codes();
     CHECK(made == 2);
+}
+
+TEST_CASE("fp8: several threads share the codes of a weight", "[amp]") {
+    for (const amp::Recipe recipe : {amp::Recipe::current, amp::Recipe::delayed}) {
+        CAPTURE(int(recipe));
+        const Fp8 fp8{.recipe = recipe, .least_size = 16};
+        nn::Linear layer(16, 16);
+        const Tensor x = randn({16, 16});
+        for (int change = 0; change < 8; ++change) {
+            {
+                const NoGrad plain;
+                layer.weight.mul_(1.5);
+            }
+            Tensors results(4);
+            std::vector<std::thread> threads;
+            for (Tensor& y : results)
+                threads.emplace_back([&] {
+                    const Autocast scope({.dtype = bfloat16, .fp8 = fp8});
+                    y = layer(x).detach();
+                });
+            for (std::thread& thread : threads) thread.join();
+            const Tensor expected = linear_of_copy(layer, x, {.least_size = 16});
+            for (const Tensor& y : results) CHECK(equal(y, expected));
+        }
+    }
 }
 
 TEST_CASE("fp8: the gradient reads the weight of the forward pass", "[amp]") {
