@@ -77,9 +77,12 @@ std::vector<std::string> difference(const std::vector<std::string>& a, const std
 }
 
 void check_parts(const std::string& path, const std::vector<std::string>& saved,
-                 const std::vector<std::string>& wanted) {
-    const std::vector<std::string> missing = difference(wanted, saved),
-                                   unexpected = difference(saved, wanted);
+                 const CheckpointParts& parts) {
+    const std::vector<std::string> wanted = names_of(parts);
+    std::vector<std::string> optional;
+    for (const std::string& name : parts.optional) optional.push_back("other." + name);
+    const std::vector<std::string> missing = difference(difference(wanted, saved), optional),
+                                   unexpected = difference(difference(saved, wanted), optional);
     check(missing.empty(), ErrorKind::value, "Checkpoint: ", path, ": has no ", list_of(missing),
           "; it was saved with ", saved.empty() ? "no part at all" : list_of(saved));
     check(unexpected.empty(), ErrorKind::value, "Checkpoint: ", path, ": has ", list_of(unexpected),
@@ -208,7 +211,7 @@ CheckpointInfo Checkpoint::load(const std::string& path) const {
                                                    : io::load_checkpoint(path);
     CheckpointHeader header = parse_header(path, saved.metadata);
     compare_settings(path, header.settings, parts_.settings);
-    check_parts(path, header.parts, names_of(parts_));
+    check_parts(path, header.parts, parts_);
     restore(path, saved, parts_);
     return std::move(header.info);
 }

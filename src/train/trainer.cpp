@@ -112,7 +112,8 @@ void Trainer::begin(LoaderRef loader, Size batches) {
         parts.others = options_.others;
         const bool fp8 = options_.preset == nullptr && options_.precision == Precision::fp8;
         if (fp8 && options_.fp8.recipe == amp::Recipe::delayed)
-            parts.others.emplace_back("fp8", fp8_state_.emplace(model_));
+            parts.others.emplace_back("trainer_fp8", fp8_state_.emplace(model_));
+        parts.optional = {"trainer_fp8"};  // a training may go on in another precision
         parts.others.emplace_back("trainer", *this);
         parts.settings = options_.settings;
         parts.group = group();

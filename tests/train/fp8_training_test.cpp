@@ -108,3 +108,27 @@ TEST_CASE("fp8 delayed: a Trainer's checkpoints hold the history", "[training]")
         .fit(*second.loader, loss(second));
     CHECK(second.weights() == whole.weights());
 }
+
+TEST_CASE("fp8 delayed: a Trainer resumes trainings of another precision or recipe", "[training]") {
+    const Folder folder;
+    Parts parts;
+    std::int64_t epochs = 0;
+    const auto train = [&](training::Precision precision, amp::Recipe recipe) {
+        training::TrainerOptions options{.epochs = ++epochs,
+                                         .precision = precision,
+                                         .fp8 = {.recipe = recipe, .least_size = 16},
+                                         .checkpoints = folder.file("one"),
+                                         .resume = true,
+                                         .others = {{"fp8", *parts.optimizer}}};  // a name of the user
+        training::Trainer trainer(parts.net, *parts.optimizer, options);
+        CHECK(trainer.fit(*parts.loader, [&](const data::Batch& batch) { return parts.loss(batch.x); }) ==
+              training::Ended::finished);
+    };
+    using training::Precision;
+    train(Precision::bfloat16, amp::Recipe::current);
+    train(Precision::fp8, amp::Recipe::delayed);
+    CHECK(amp::Fp8State(parts.net).state_dict().size() == 6);
+    train(Precision::fp8, amp::Recipe::current);
+    train(Precision::fp8, amp::Recipe::delayed);
+    train(Precision::float32, amp::Recipe::current);
+}
