@@ -1,5 +1,5 @@
-// State of an op beside a leaf, such as codes that the op has made of a weight. The leaf's GradMeta holds it.
-// The op that makes it defines its class.
+// State of an op next to a leaf, such as codes that the op has made of a weight. The leaf's GradMeta holds
+// it. The op that makes it defines its class.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Quantization to float8 codes, and products of codes. Only backends that multiply codes have these kernels.
+// Quantization to float8 codes, and products of codes. Only backends of GPUs have these kernels.
 #pragma once
 
 #include "kernels/activation.h"

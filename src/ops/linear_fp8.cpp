@@ -42,7 +42,7 @@ const AnyOp& op_for(Activation activation) {
     return activation == Activation::relu ? linear_relu_op : linear_gelu_op;
 }
 
-// Whether scales of the product are computed from a history, which lies beside the weight.
+// Whether scales of the product are computed from a history, which lies next to the weight.
 bool is_delayed(const amp::Fp8& fp8, const Tensor& weight) {
     return fp8.recipe == amp::Recipe::delayed && tracked(weight) && weight.is_leaf();
 }
@@ -152,7 +152,7 @@ private:
     bool reads_operands() const { return activation_ != Activation::none && activation_ != Activation::relu; }
     bool by_tensor() const { return fp8_.granularity == Granularity::tensor; }
     bool saves_codes() const { return by_tensor() && fp8_.weight_grad == amp::WeightGrad::fp8; }
-    // Scales of rows fit each gradient, so it needs no wider range than the other operands.
+    // Gradients have E5M2 for its range if the tensor has one scale. Scales of rows need no wider range.
     QuantizeOptions options_of(Fp8Operand which) const {
         return {.dtype = by_tensor() && which == Fp8Operand::gradient ? float8_e5m2 : float8_e4m3fn,
                 .granularity = fp8_.granularity,
@@ -178,7 +178,7 @@ private:
             if (weights_[i].delayed) result.push_back(&weights_[i]);
         return result;
     }
-    // The same, and the largest element goes into the histories of these weights.
+    // Makes the codes of operands(), and adds the largest element to the histories of these weights.
     QuantizedBoth recorded_operands(const Tensor& x, const std::vector<const Weight*>& of, Fp8Operand which,
                                     Wanted wanted) const {
         for (const Weight* const weight : of) weight->state->prepare(x.device(), fp8_.history);
@@ -186,19 +186,19 @@ private:
         for (const Weight* const weight : of) weight->state->record(which, result.largest, fp8_.history);
         return result.both;
     }
-    // Codes of x, which all weights share. recorded: its largest element goes into the history of each.
+    // Makes the codes of x, which all weights share. recorded: adds its largest element to each history.
     QuantizedBoth codes_of_x(const Tensor& x, Wanted wanted, bool recorded) const {
         const std::vector<const Weight*> of = delayed(0, parts_);
         return recorded ? recorded_operands(x, of, Fp8Operand::input, wanted)
                         : operands(x, of, Fp8Operand::input, wanted).both;
     }
-    // Codes with current scaling.
+    // Makes codes with current scaling.
     Quantized operand(const Tensor& x, Fp8Operand which) const {
         return quantize_both(x, options_of(which), Wanted::matrix).matrix;
     }
 
-    // Codes of weight i, whose 16-bit form is `low`. Both at once only where they share a scale. recorded:
-    // its largest element goes into the history.
+    // Returns the codes of weight i, whose 16-bit form is `low`: both if they share a scale, else the wanted.
+    // recorded: the history gets the weight's largest element.
     QuantizedBoth weight_codes(std::size_t i, const Tensor& low, Wanted wanted, bool recorded) const {
         const Weight& weight = weights_[i];
         const std::vector<const Weight*> of = delayed(i, i + 1);
@@ -261,7 +261,7 @@ private:
         return product(operand(dz.t(), Fp8Operand::gradient), operand(x.t(), Fp8Operand::input));
     }
 
-    // The same in ops with gradients of their own, on operands in 16 bit.
+    // Computes the gradients in ops with gradients of their own, on operands in 16 bit.
     Tensors recorded(const autograd::Context& context, const Tensor& dy) const {
         Tensor x = context.saved[of_x], dx;
         Tensors weights;
@@ -318,7 +318,7 @@ private:
     std::vector<std::int64_t> sizes_;  // out features of each weight
     std::vector<Weight> weights_;
     std::vector<Dtype> dtypes_;  // of the inputs as given
-    std::vector<Edge> edges_;    // of the same
+    std::vector<Edge> edges_;    // of the inputs
 };
 
 }  // namespace

@@ -110,8 +110,9 @@ TEST_CASE("fp8 delayed: a rank with too few rows for float8 has the history of t
         CAPTURE(merged);
         std::vector<std::vector<float>> found(2);
         test::run_ranks(2, [&](const Group& group) {
-            const nn::Sequential net =
-                test::seeded(32, [] { return nn::Sequential{nn::Linear(16, 32), nn::Linear(16, 16)}; });
+            const nn::Sequential net = test::seeded(32, [] {
+                return nn::Sequential{nn::Linear(16, 32), nn::Linear(16, 16)};
+            });
             const auto &a = net.at<nn::Linear>(0), &b = net.at<nn::Linear>(1);
             optim::AdamW optimizer(net.parameters(), {.lr = 0.01});
             const DataParallel parallel(net, group);

@@ -93,8 +93,8 @@ struct CheckpointParts {
     LoaderRef loader = {};
     // Further objects by name: a second model, a second optimizer, counters of the program.
     std::vector<std::pair<std::string, StateRef>> others = {};
-    // Names of others that the file or this training may lack. load() passes an empty state to a part that the
-    // file lacks, and ignores a part that only the file has.
+    // Names of others that the file or this training may lack. load() passes an empty state to a part that
+    // the file lacks, and ignores a part that only the file has.
     std::vector<std::string> optional = {};
     // Settings that must be the same when the training is resumed, such as {{"--batch", "64"}}: load() throws
     // for a file with other settings and lists every difference.
@@ -127,8 +127,8 @@ public:
     // Restores all parts, on the devices and in the dtypes that they have now; the next steps are then those
     // of the run that saved the file. Throws, with nothing changed, Error(io) for a file that is missing,
     // damaged or no checkpoint, Error(value) for other settings and for parts, but optional ones, that only
-    // the file or only this training has, and the error of a part's load_state_dict(), prefixed with the path and the name of the
-    // part.
+    // the file or only this training has, and the error of a part's load_state_dict(), prefixed with the path
+    // and the name of the part.
     CheckpointInfo load(const std::string& path) const;
 
     // Returns what load() would return, but reads only the header and changes no part. Throws as load() for a
