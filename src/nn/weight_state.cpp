@@ -101,8 +101,8 @@ OwnState::OwnState(const Module& module) : entries_(module.state_dict()), info_(
 }
 
 bool OwnState::takes_scale(std::size_t t) const {
-    const Dtype dtype = entries_[t].second.dtype();
-    return info_[t].scale.defined() || is_floating(dtype);
+    const Tensor& x = entries_[t].second;
+    return info_[t].scale.defined() || (is_floating(x.dtype()) && x.dim() > 1);  // vectors are no weights
 }
 
 StateScales::StateScales(const StateDict& state, const std::vector<std::size_t>& targets,
