@@ -144,11 +144,14 @@ void linear(In in, const kernels::Linear& at, Out out) {
         g.bias_type = bias->dtype;
     }
     if (out.size() > 1) g.pre_activation = out[1]->bytes();
-    Ref<Storage> packed = thread_state.pack_weights ? packed_weight(in[1], g.m) : Ref<Storage>();
-    if (packed)
-        g.b_panels = panels_of(*packed);
-    else
-        packed = read_packed_tiles(in[1], g);
+    Ref<Storage> packed;  // held while gemm() reads it
+    if (thread_state.pack_weights) {
+        packed = packed_weight(in[1], g.m);
+        if (packed)
+            g.b_panels = panels_of(*packed);
+        else
+            packed = read_packed_tiles(in[1], g);
+    }
     gemm(g);
 }
 
