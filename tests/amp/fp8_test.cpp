@@ -425,7 +425,7 @@ TEST_CASE("fp8: training ends near that of bfloat16", "[amp]") {
     const auto loss_of = [](const std::optional<Fp8>& fp8) {
         manual_seed(11);
         nn::Sequential net{nn::Linear(32, 128), nn::GELU(), nn::Linear(128, 64), nn::ReLU(),
-                           nn::Linear(64, 16)};
+                           nn::Linear(64, 32)};
         optim::AdamW optimizer(net.parameters(), {.lr = 2e-3});
         const Tensor x = randn({64, 32}), target = argmax(x.slice(1, 0, 16), 1);
         Tensor loss;
@@ -441,8 +441,8 @@ TEST_CASE("fp8: training ends near that of bfloat16", "[amp]") {
         return loss.item<double>();
     };
     const double plain = loss_of({});
-    CHECK(plain < 0.5);
-    for (const Granularity granularity : {Granularity::tensor, Granularity::row})
+    CHECK(plain < 0.6);
+    for (const Granularity granularity : {Granularity::tensor, Granularity::row, Granularity::block32})
         CHECK(std::fabs(loss_of(Fp8{.granularity = granularity, .least_size = 16}) - plain) < 0.05);
 }
 

@@ -22,16 +22,6 @@ namespace {
 
 using Texts = std::vector<std::vector<std::int64_t>>;
 
-std::string message(const std::function<void()>& f, ErrorKind kind) {
-    try {
-        f();
-    } catch (const Error& e) {
-        CHECK(e.kind() == kind);
-        return e.what();
-    }
-    return "no error";
-}
-
 const Texts prompts{{3, 14, 1}, {7, 2, 9, 0, 5}, {11}};
 
 }  // namespace
@@ -162,7 +152,7 @@ TEST_CASE("generate refuses what it cannot do", "[generate]") {
     nn::CausalLm& model = *models[0];
     const auto refused = [&](const Texts& texts, const GenerateOptions& options,
                              ErrorKind kind = ErrorKind::value) {
-        const std::string text = message([&] { (void)generate(model, texts, options); }, kind);
+        const std::string text = test::error_message([&] { (void)generate(model, texts, options); }, kind);
         CHECK_THAT(text, StartsWith("generate: "));
         return text;
     };
@@ -178,7 +168,7 @@ TEST_CASE("generate refuses what it cannot do", "[generate]") {
     model.train();
     CHECK_THAT(refused(prompts, {.max_new_tokens = 1}, ErrorKind::state), Contains("eval()"));
     const nn::EvalMode evaluation(model);
-    CHECK_THAT(message(
+    CHECK_THAT(test::error_message(
                    [&] {
                        (void)generate(model, {{1, 23}}, {.max_new_tokens = 1});
                    },
@@ -187,7 +177,7 @@ TEST_CASE("generate refuses what it cannot do", "[generate]") {
     const NoGrad plain;
     model.parameters()[0][5].fill_(NAN);
     const std::string text =
-        message([&] { (void)generate(model, {{5}}, {.max_new_tokens = 1}); }, ErrorKind::value);
+        test::error_message([&] { (void)generate(model, {{5}}, {.max_new_tokens = 1}); }, ErrorKind::value);
     CHECK_THAT(text, StartsWith("sample_token: the logit of token 0 is nan"));
 }
 
@@ -224,7 +214,8 @@ TEST_CASE("sample_token: tokens that are there already get less likely", "[gener
 
 TEST_CASE("sample_token refuses numbers that mean nothing", "[generate]") {
     const auto refused = [](const std::vector<float>& logits, const nn::SamplingOptions& options) {
-        const std::string text = message([&] { (void)sample_token(logits, {}, options); }, ErrorKind::value);
+        const std::string text =
+            test::error_message([&] { (void)sample_token(logits, {}, options); }, ErrorKind::value);
         CHECK_THAT(text, StartsWith("sample_token: "));
         return text;
     };
@@ -252,7 +243,8 @@ TEST_CASE("key-value cache: parts of a text give the logits of the whole", "[gen
         }
         CHECK(cache.length() == 5);
         const auto next = [&] { (void)(*model)(ids[{ellipsis, Slice(0, 1)}], {.cache = &cache}); };
-        CHECK_THAT(message(next, ErrorKind::value), StartsWith("KeyValueCache: 1 more tokens after 5"));
+        CHECK_THAT(test::error_message(next, ErrorKind::value),
+                   StartsWith("KeyValueCache: 1 more tokens after 5"));
         cache.truncate(2);  // continues in another way
         const Tensor again = (*model)(ids[{ellipsis, Slice(2)}], {.cache = &cache});
         CHECK(all_close(again, whole[{Slice(), Slice(2), Slice()}], 1e-5, 1e-4));
@@ -265,7 +257,7 @@ TEST_CASE("key-value cache refuses what does not continue its text", "[generate]
     const Tensor ids = Tensor::from(std::vector<std::int64_t>{3, 1, 4, 1}, {2, 2});
     nn::KeyValueCache cache(8);
     const auto refused = [&](const Tensor& given, const Tensor& padding, ErrorKind kind) {
-        return message([&] { (void)model(given, {.padding = padding, .cache = &cache}); }, kind);
+        return test::error_message([&] { (void)model(given, {.padding = padding, .cache = &cache}); }, kind);
     };
     CHECK_THAT(refused(ids, {}, ErrorKind::state), StartsWith("KeyValueCache: gradients"));
     const NoGrad plain;
@@ -280,8 +272,8 @@ TEST_CASE("key-value cache refuses what does not continue its text", "[generate]
     CHECK(cache.length() == 2);
     (void)model(ids, {.cache = &cache});  // usable after all that
     CHECK(cache.length() == 4);
-    CHECK_THAT(message([&] { cache.truncate(5); }, ErrorKind::value), Contains("5"));
-    CHECK_THAT(message([] { nn::KeyValueCache{0}; }, ErrorKind::value), Contains("0"));
+    CHECK_THAT(test::error_message([&] { cache.truncate(5); }, ErrorKind::value), Contains("5"));
+    CHECK_THAT(test::error_message([] { nn::KeyValueCache{0}; }, ErrorKind::value), Contains("0"));
     cache.truncate(0);
     (void)model(ids[Slice(0, 1)],
                 {.padding = zeros({1}, {.dtype = int64}), .cache = &cache});  // another batch

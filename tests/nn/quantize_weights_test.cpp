@@ -43,16 +43,6 @@ double distance(const nn::Linear& layer, const Tensor& x, const Tensor& y) {
     return max(error / magnitude).item<double>() * 0x1p24;
 }
 
-std::string message(const std::function<void()>& f, ErrorKind kind) {
-    try {
-        f();
-    } catch (const Error& e) {
-        CHECK(e.kind() == kind);
-        return e.what();
-    }
-    return "no error";
-}
-
 double relative_error(const Tensor& a, const Tensor& b) {
     const Tensor wide = b.to(float64);
     return std::sqrt((sum(square(a.to(float64) - wide)) / sum(square(wide))).item<double>());
@@ -277,10 +267,11 @@ TEST_CASE("quantize_weights: gradients go through, and weights have none", "[qua
             CHECK(difference(doubles(a.grad()), doubles(b.grad()), tolerance(float32)).empty());
             CHECK(difference(doubles(layer.bias.grad()), doubles(plain.bias.grad()), tolerance(float32))
                       .empty());
-            CHECK_THAT(message([&] { layer.weight.set_requires_grad(); }, ErrorKind::dtype),
+            CHECK_THAT(error_message([&] { layer.weight.set_requires_grad(); }, ErrorKind::dtype),
                        Contains("set_requires_grad") && Contains("quantize_weights()"));
-            CHECK_THAT(message([&] { net.unfreeze(); }, ErrorKind::dtype), Contains("quantize_weights()"));
-            CHECK_THAT(message([&] { optim::Adam(net.parameters()); }, ErrorKind::dtype),
+            CHECK_THAT(error_message([&] { net.unfreeze(); }, ErrorKind::dtype),
+                       Contains("quantize_weights()"));
+            CHECK_THAT(error_message([&] { optim::Adam(net.parameters()); }, ErrorKind::dtype),
                        Contains("Adam: parameter 0 is an 8-bit weight"));
             CHECK(net(x).shape() == Shape{rows, 32});
         }
@@ -387,18 +378,18 @@ TEST_CASE("quantize_weights: clones, devices and dtypes", "[quantize]") {
 
 TEST_CASE("quantize_weights: errors change nothing", "[quantize]") {
     nn::Sequential net(nn::Linear(64, 8), nn::Linear(8, 2));
-    CHECK_THAT(message([&] { nn::quantize_weights(net, {.dtype = float8_e5m2}); }, ErrorKind::dtype),
+    CHECK_THAT(error_message([&] { nn::quantize_weights(net, {.dtype = float8_e5m2}); }, ErrorKind::dtype),
                Contains("quantize_weights: dtype is float8_e5m2; it must be int8 or float8_e4m3fn"));
-    CHECK_THAT(message([&] { nn::quantize_weights(net, {.group = 48}); }, ErrorKind::value),
+    CHECK_THAT(error_message([&] { nn::quantize_weights(net, {.group = 48}); }, ErrorKind::value),
                Contains("quantize_weights: group is 48; it must be a positive multiple of 32"));
     {
         const NoGrad plain;
         net.at<nn::Linear>(1).weight[1][3].fill_(std::numeric_limits<double>::infinity());
     }
-    CHECK_THAT(message([&] { nn::quantize_weights(net); }, ErrorKind::value),
+    CHECK_THAT(error_message([&] { nn::quantize_weights(net); }, ErrorKind::value),
                Contains("quantize_weights: 1.weight has elements that are not finite"));
     CHECK(net.at<nn::Linear>(0).weight.dtype() == float32);
-    CHECK_THAT(message(
+    CHECK_THAT(error_message(
                    [&] {
                        (void)dequantize_weight(ones({2, 2}));
                    },
@@ -408,14 +399,14 @@ TEST_CASE("quantize_weights: errors change nothing", "[quantize]") {
 
     nn::Linear layer(64, 8);
     nn::quantize_weights(layer);
-    CHECK_THAT(message(
+    CHECK_THAT(error_message(
                    [&] {
                        (void)layer(ones({2, 63}));
                    },
                    ErrorKind::shape),
                Contains("linear: input [2, 63] does not fit weight [8, 64]"));
-    CHECK_THAT(message([&] { (void)(layer.weight + 1.0); }, ErrorKind::dtype), Contains("int8"));
-    CHECK_THAT(message(
+    CHECK_THAT(error_message([&] { (void)(layer.weight + 1.0); }, ErrorKind::dtype), Contains("int8"));
+    CHECK_THAT(error_message(
                    [&] {
                        (void)layer(ones({2, 64}, {.dtype = int64}));
                    },
@@ -428,13 +419,13 @@ TEST_CASE("quantize_weights: no gradients of the weight", "[quantize]") {
     optim::SGD optimizer(net.parameters(), {.lr = 0.5});
     nn::quantize_weights(net);
     net.freeze();
-    const std::string text = message([&] { net.unfreeze(); }, ErrorKind::dtype);
+    const std::string text = error_message([&] { net.unfreeze(); }, ErrorKind::dtype);
     CHECK_THAT(text, Contains("unfreeze: 1.weight is an 8-bit weight of quantize_weights()"));
     for (const Tensor& p : net.parameters()) CHECK_FALSE(p.requires_grad());
 
     const Tensor weight = net.at<nn::Linear>(1).weight, before = weight.clone();
     for (const Dtype dtype : {int8, float32})
-        CHECK_THAT(message(
+        CHECK_THAT(error_message(
                        [&] {
                            weight.set_grad(ones({4, 64}).to(dtype));
                        },
@@ -453,12 +444,12 @@ TEST_CASE("quantize_weights: errors of ops name dequantize_weight()", "[quantize
         net.eval();
         nn::quantize_weights(net, options);
         const auto& linear = net.at<nn::Linear>(0);
-        CHECK_THAT(message([&] { (void)matmul(x, linear.weight.t()); }, ErrorKind::dtype), advice);
-        const std::string fused = message(
+        CHECK_THAT(error_message([&] { (void)matmul(x, linear.weight.t()); }, ErrorKind::dtype), advice);
+        const std::string fused = error_message(
             [&] { (void)nn::fuse_linear_bn_eval(linear, net.at<nn::BatchNorm1d>(1)); }, ErrorKind::dtype);
         CHECK_THAT(fused, Contains("fuse_linear_bn_eval: the weight") && advice);
-        CHECK_THAT(message([&] { (void)nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }); },
-                           ErrorKind::dtype),
+        CHECK_THAT(error_message([&] { (void)nn::fuse_batch_norms(net, [&] { return Tensors{net(x)}; }); },
+                                 ErrorKind::dtype),
                    advice);
     }
 }

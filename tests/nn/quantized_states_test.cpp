@@ -15,16 +15,6 @@ namespace {
 
 constexpr nn::QuantizeWeightsOptions e4m3{.dtype = float8_e4m3fn};
 
-std::string message(const std::function<void()>& f, ErrorKind kind) {
-    try {
-        f();
-    } catch (const Error& e) {
-        CHECK(e.kind() == kind);
-        return e.what();
-    }
-    return "no error";
-}
-
 bool same(const Tensor& a, const Tensor& b) { return doubles(a) == doubles(b); }
 
 // A module with codes and a scale in buffers of its own.
@@ -40,8 +30,8 @@ std::vector<std::string> load_errors(nn::Module& module, const StateDict& state,
                                      bool strict = true) {
     const StateDict before = module.snapshot();
     std::vector<std::string> texts = {
-        message([&] { module.load_state_dict(state, strict); }, kind),
-        message([&] { io::load_weights(module, state, {.strict = strict}); }, kind)};
+        error_message([&] { module.load_state_dict(state, strict); }, kind),
+        error_message([&] { io::load_weights(module, state, {.strict = strict}); }, kind)};
     const StateDict after = module.state_dict();
     for (std::size_t i = 0; i < before.size(); ++i) {
         INFO(before[i].first);
@@ -86,7 +76,7 @@ TEST_CASE("states: codes without their scale", "[quantize][io]") {
     CHECK(same(plain.weight, floats.weight));
 
     const StateDict of_numbers = {{"weight", plain.weight.detach()}, {"weight_scale", ones({4, 2})}};
-    CHECK_THAT(message([&] { ints.load_state_dict(of_numbers); }, ErrorKind::value),
+    CHECK_THAT(error_message([&] { ints.load_state_dict(of_numbers); }, ErrorKind::value),
                Contains("unexpected: weight_scale"));
     CHECK(io::load_weights(ints, of_numbers).unexpected == std::vector<std::string>{"weight_scale"});
 }
@@ -148,10 +138,10 @@ TEST_CASE("load_weights: published float8 weights with their scales", "[quantize
     CHECK(same(load(rows.unsqueeze(1)), numbers * rows.unsqueeze(1)));
     CHECK(same(load(blocks), numbers * repeat_interleave(repeat_interleave(blocks, 2, 0), 2, 1)));
     CHECK(same(load(rows), numbers * rows.unsqueeze(1)));
-    CHECK_THAT(message([&] { load(ones({3})); }, ErrorKind::shape),
+    CHECK_THAT(error_message([&] { load(ones({3})); }, ErrorKind::shape),
                Contains("load_weights: the scale [3] of weight does not fit its codes [4, 6]"));
     CHECK(same(layer.weight, numbers * rows.unsqueeze(1)));
-    CHECK_THAT(message(
+    CHECK_THAT(error_message(
                    [&] {
                        layer.load_state_dict({{"weight", codes}, {"weight_scale", ones({4, 4})}});
                    },

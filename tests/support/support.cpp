@@ -17,6 +17,16 @@ std::vector<Device> devices() {
     return all;
 }
 
+std::string error_message(const std::function<void()>& f, ErrorKind kind) {
+    try {
+        f();
+    } catch (const Error& e) {
+        CHECK(e.kind() == kind);
+        return e.what();
+    }
+    return "no error";
+}
+
 bool no_device() {
     if (cuda_device_count() > 0) return false;
     WARN("no CUDA device: skipped");

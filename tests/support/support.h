@@ -1,6 +1,7 @@
 // Helpers of the tests: the devices present, seeded random tensors, and one tolerance per dtype.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@ namespace mezzo::test {
 
 // The CPU, and CUDA if a GPU (or its emulation) is present.
 std::vector<Device> devices();
+// Message of the Error that f throws, whose kind is checked; "no error" if it throws none.
+std::string error_message(const std::function<void()>& f, ErrorKind kind);
+
 // Whether a case of the device must end, which it says.
 bool no_device();
 
