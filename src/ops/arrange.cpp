@@ -97,7 +97,7 @@ Tensor diag(const Tensor& x, std::int64_t diagonal) {
 
 Tensor flip(const Tensor& x, const Axes& dims) {
     const CompositeOp here("flip");
-    check_defined("flip", x);
+    check_defined("flip", x, any_dtype);
     if (dims.empty()) return x.clone();
     Tensor y = x;
     for (const std::int64_t d : normal_axes("flip", dims, x.dim())) {

@@ -131,6 +131,7 @@ TEST_CASE("storage dtypes: views, copies, indexing and joins") {
         const Tensor rows = Tensor::from<std::int64_t>({1, 0, 1}, {3}).to(device);
         CHECK(test::doubles(x[{rows}]) == test::doubles(stack({x[1], x[0], x[1]}, 0)));
         CHECK(test::doubles(index_select(x, 2, rows)).at(1) == at(0, 0, 0));
+        CHECK(test::doubles(flip(x, {0, 2})).at(6) == at(1, 1, 1));
         CHECK(test::doubles(gather(x, 1, full({2, 1, 4}, 2, {.dtype = int64, .device = device}))) ==
               test::doubles(x.slice(1, 2, 3)));
         CHECK(equal(x, turned.permute({1, 2, 0})));
