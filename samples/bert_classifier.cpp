@@ -31,6 +31,7 @@
 #include "bert/setup.h"
 #include "bert/texts.h"
 #include "program.h"
+#include "training.h"
 
 namespace mz = mezzo;
 using namespace bert;
@@ -57,11 +58,14 @@ struct Stage {
 // Weight decay for matrices; none for biases and LayerNorm.
 std::vector<mz::optim::AdamWGroup> parameter_groups(const Options& o, double lr,
                                                     const mz::nn::Module& model) {
-    std::vector<mz::optim::AdamWGroup> groups{{.options = {.lr = lr, .weight_decay = o.weight_decay}},
-                                              {.options = {.lr = lr, .weight_decay = 0}}};
+    mz::optim::AdamWOptions decayed{
+        .lr = lr, .weight_decay = o.weight_decay, .states = program::state_precision(o.states)};
+    mz::optim::AdamWOptions plain = decayed;
+    plain.weight_decay = 0;
+    std::vector<mz::optim::AdamWGroup> groups{{.options = decayed}, {.options = plain}};
     for (const auto& named : model.named_parameters()) {
-        const bool plain = named.first.ends_with("bias") || named.first.ends_with("LayerNorm.weight");
-        groups[plain ? 1 : 0].named_params.push_back(named);
+        const bool undecayed = named.first.ends_with("bias") || named.first.ends_with("LayerNorm.weight");
+        groups[undecayed ? 1 : 0].named_params.push_back(named);
     }
     return groups;
 }
@@ -107,7 +111,7 @@ bool train(const Run& run, const Stage& stage, mz::nn::Module& model, Loader& lo
     mz::training::TrainerOptions options{
         .epochs = stage.epochs,
         .max_steps = stage.max_steps,
-        .precision = o.trainer_precision(),
+        .precision = program::trainer_precision(o.precision),
         .fp8 = {.least_size = 16},
         .accumulate = o.accumulate,
         .max_norm = o.clip,

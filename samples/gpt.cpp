@@ -38,6 +38,7 @@
 #include "mezzo/train/stop_signals.h"
 #include "mezzo/train/trainer.h"
 #include "program.h"
+#include "training.h"
 
 namespace mz = mezzo;
 using namespace gpt;
@@ -67,7 +68,9 @@ std::unique_ptr<mz::nn::CausalLm> make_model(const Options& o, std::int64_t voca
 
 // Weight decay for matrices; none for biases and normalisations.
 std::vector<mz::optim::AdamWGroup> parameter_groups(const Options& o, const mz::nn::CausalLm& model) {
-    mz::optim::AdamWOptions decayed{.lr = o.lr, .weight_decay = o.weight_decay}, plain = decayed;
+    mz::optim::AdamWOptions decayed{
+        .lr = o.lr, .weight_decay = o.weight_decay, .states = program::state_precision(o.states)};
+    mz::optim::AdamWOptions plain = decayed;
     plain.weight_decay = 0;
     std::vector<mz::optim::AdamWGroup> groups{{.options = decayed}, {.options = plain}};
     for (const auto& named : model.named_parameters())
@@ -87,6 +90,7 @@ mz::io::Metadata settings_of(const Options& o, const Texts& texts) {
     const auto shown = [](const auto& value) { return fmt::format("{}", value); };
     return {{"--architecture", o.architecture},
             {"--precision", o.precision},
+            {"--states", o.states},
             {"--layers", shown(o.layers)},
             {"--width", shown(o.width)},
             {"--heads", shown(o.heads)},
@@ -99,12 +103,6 @@ mz::io::Metadata settings_of(const Options& o, const Texts& texts) {
             {"--seed", shown(o.seed)},
             {"--weight-decay", shown(o.weight_decay)},
             {"text", texts.digest}};
-}
-
-mz::training::Precision precision_of(const Options& o) {
-    if (o.precision == "fp16") return mz::training::Precision::float16;
-    if (o.precision == "fp8") return mz::training::Precision::fp8;
-    return o.precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
 }
 
 // The batches of a training: sample i of this data set is this rank's part of the batch of step i.
@@ -153,7 +151,7 @@ private:
     mz::training::TrainerOptions trainer_options() {
         if (group_.leader() && !o_.tensorboard.empty())
             logs_.push_back(&tensorboard_.emplace(o_.tensorboard));
-        return {.precision = precision_of(o_),
+        return {.precision = program::trainer_precision(o_.precision),
                 .fp8 = {.least_size = 16},
                 .max_norm = 1,
                 .scheduler = &schedule_,

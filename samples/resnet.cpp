@@ -35,6 +35,7 @@
 #include "program.h"
 #include "resnet/images.h"
 #include "resnet/options.h"
+#include "training.h"
 
 namespace mz = mezzo;
 using namespace resnet;
@@ -88,11 +89,6 @@ mz::io::Metadata settings_of(const Options& o, const Images& images, const mz::n
             {"--weights", o.weights},
             {"training data", images.description},
             {"classes", fmt::format("{}", fmt::join(images.format.classes, ", "))}};
-}
-
-mz::training::Precision precision_of(const Options& o) {
-    if (o.precision == "fp16") return mz::training::Precision::float16;
-    return o.precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
 }
 
 mz::amp::InitializeOptions preset_options(const Options& o) {
@@ -251,7 +247,8 @@ private:
         using Status = mz::training::TrainingStatus;
         return {.epochs = o_.epochs,
                 .max_steps = o_.max_steps,
-                .precision = precision_of(o_),
+                .precision = program::trainer_precision(o_.precision),
+                .fp8 = {.least_size = 16},
                 .preset = preset_ ? &*preset_ : nullptr,
                 .scheduler = &schedule_,
                 .parallel = &parallel_,

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "program.h"
+#include "training.h"
 
 namespace mz = mezzo;
 
@@ -26,11 +27,6 @@ struct Settings {
     int threads = mz::num_threads();
     bool resume = false;
 
-    mz::training::Precision mixed() const {
-        if (precision == "fp16") return mz::training::Precision::float16;
-        if (precision == "fp8") return mz::training::Precision::fp8;
-        return precision == "bf16" ? mz::training::Precision::bfloat16 : mz::training::Precision::float32;
-    }
     // Settings that must be the same when a training is resumed.
     mz::io::Metadata shown() const {
         return {{"--data", data},
@@ -89,7 +85,7 @@ int train(const Settings& s) {
     if (!s.log.empty()) log.emplace(s.log);
     mz::training::TrainerOptions options{
         .epochs = s.epochs,
-        .precision = s.mixed(),
+        .precision = program::trainer_precision(s.precision),
         .fp8 = {.least_size = 16},
         .evaluate =
             [&] {

@@ -13,6 +13,7 @@
 #include <mezzo/train/checkpoint.h>
 
 #include "program.h"
+#include "training.h"
 
 namespace mz = mezzo;
 namespace fs = std::filesystem;
@@ -49,6 +50,7 @@ void add_model_options(CLI::App& app, Options& o) {
 
 void add_training_options(CLI::App& app, Options& o) {
     program::add_precision(app, o.precision);
+    program::add_states(app, o.states);
     app.add_option("--epochs", o.epochs, "of fine-tuning; 0: none")->transform(not_negative());
     app.add_option("--max-steps", o.max_steps, "end fine-tuning after this many steps; 0: do not")
         ->transform(not_negative());
@@ -272,6 +274,7 @@ mz::io::Metadata settings_of(const Options& o, const Inputs& in) {
     const mz::nn::BertConfig& c = in.config;
     const auto shown = [](const auto& value) { return fmt::format("{}", value); };
     return {{"--precision", o.precision},
+            {"--states", o.states},
             {"--seed", shown(o.seed)},
             {"--batch", shown(o.batch)},
             {"--accumulate", shown(o.accumulate)},

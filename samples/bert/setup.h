@@ -11,7 +11,6 @@
 #include <mezzo/models/bert.h>
 #include <mezzo/models/bert_config.h>
 #include <mezzo/text/tokenizer.h>
-#include <mezzo/train/trainer.h>
 
 #include "bert/texts.h"
 
@@ -28,7 +27,7 @@ struct Options {
     double dropout = 0.1;
     bool pooler = true;
 
-    std::string precision = "fp32";
+    std::string precision = "fp32", states = "fp32";
     std::int64_t epochs = 3, max_steps = 0, pretrain_epochs = 0;
     std::int64_t batch = 16, accumulate = 1;
     double lr = 0;  // 0: 2e-5 with weights, 5e-4 without
@@ -42,13 +41,6 @@ struct Options {
     std::string checkpoints, save, predict, tensorboard;
     std::int64_t checkpoint_every = 0, log_every = 50;
     bool resume = false;
-
-    mezzo::training::Precision trainer_precision() const {
-        using mezzo::training::Precision;
-        if (precision == "fp16") return Precision::float16;
-        if (precision == "fp8") return Precision::fp8;
-        return precision == "bf16" ? Precision::bfloat16 : Precision::float32;
-    }
 };
 
 // Parses the command line and the file of --config. Returns -1 to continue, or the exit code of a program

@@ -9,6 +9,7 @@
 #include "mezzo/mezzo.h"
 #include "mezzo/models/generate.h"
 #include "program.h"
+#include "training.h"
 
 namespace gpt {
 
@@ -17,7 +18,7 @@ struct Options {
     std::string tokenizer;           // a tokenizer.json
     std::int64_t bpe = 0;            // size of a vocabulary to learn; 0 and no tokenizer: bytes
     std::string model;               // folder of a model to generate with, without training
-    std::string architecture = "gpt", precision = "fp32";
+    std::string architecture = "gpt", precision = "fp32", states = "fp32";
     std::int64_t layers = 4, width = 128, heads = 4, context = 128;
     double dropout = 0.1;
     std::int64_t steps = 500, batch = 16, report_every = 50, checkpoint_every = 100;
@@ -56,6 +57,7 @@ inline void add_training_options(CLI::App& app, Options& o) {
             ->transform(program::in_range<std::int64_t>(257, 1 << 20));
     app.add_option("--tokenizer", o.tokenizer, "a tokenizer.json, instead of bytes")->excludes(bpe);
     program::add_precision(app, o.precision);
+    program::add_states(app, o.states);
     app.add_option("--steps", o.steps, "0: none")->transform(program::not_negative());
     app.add_option("--batch", o.batch, "pieces of text per step, over all ranks")
         ->transform(program::positive());

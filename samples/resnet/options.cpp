@@ -41,7 +41,10 @@ void add_data_options(CLI::App& app, Options& o) {
 
 void add_precision_options(CLI::App& app, Options& o) {
     CLI::Option* const precision =
-        program::add_precision(app, o.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+        program::add_precision(app, o.precision)
+            ->description(
+                "fp32; bf16: autocast; fp16: autocast and gradient scaler; fp8: bf16, and the last layer in "
+                "float8 if the number of classes is a multiple of 16");
     CLI::Option* const level =
         app.add_option("--opt-level", o.opt_level,
                        "instead: a preset in the style of NVIDIA Apex. O0 float32, O1 autocast, O2 float16 "

@@ -36,6 +36,16 @@ def learns(folder, out):
     check([line.split("\t")[0] for line in output.splitlines() if "\t" in line][:2] == ["fine", "rude"], "prediction:\n" + output)
 
 
+def narrows_states(folder, out):
+    """A model whose moments are stored in fewer bytes learns the same, and has smaller checkpoints."""
+    sizes = []
+    for states in ("fp32", "bf16", "8bit"):
+        output = run("--data", folder, *SIZES, "--epochs", 6, "--lr", 5e-3, "--precision", "fp8", "--states", states, "--checkpoints", out / states).stdout
+        check(last_f1(output) > 95, f"--states {states}: macro-F1 {last_f1(output)} %\n{output}")
+        sizes.append(max((out / states).rglob("*.ckpt")).stat().st_size)
+    check(sizes[0] > sizes[1] > sizes[2], f"--states: checkpoints of {sizes} bytes")
+
+
 def accumulates(folder, out):
     """Two half batches per step give the update of the whole batch."""
     one = ["--data", folder, *SIZES, "--epochs", 1, "--dropout", 0, "--lr", 1e-3]
@@ -81,7 +91,7 @@ def refuses_other_settings(training, folder, out):
     checkpoints = out / "killed run"
     before = {path: path.read_bytes() for path in checkpoints.rglob("*.ckpt")}
     resume = [*training, "--checkpoints", checkpoints, "--resume"]
-    changes = {"--batch": (16, 8), "--heads": (2, 4), "--dropout": (0.1, 0.2), "--precision": ("fp16", "fp32"), "--clip": (1, 0.5),
+    changes = {"--batch": (16, 8), "--heads": (2, 4), "--dropout": (0.1, 0.2), "--precision": ("fp16", "fp32"), "--clip": (1, 0.5), "--states": ("fp32", "8bit"),
                "--warmup": (0.1, 0.2), "--lr": (0.001, 0.002), "--pretrain-lr": (0.001, 0.002), "--weight-decay": (0.01, 0.02),
                "--seed": (1, 2), "--accumulate": (1, 2), "--epochs": (5, 6), "--pretrain-epochs": (3, 4), "--max-steps": (0, 7),
                "--max-length": (16, 17), "--layers": (1, 2), "--hidden": (32, 64), "--intermediate": (128, 100)}
@@ -205,5 +215,5 @@ def explains_errors(folder, out):
     fails('line 2: label "maybe" is not a class number', "--data", bad, *SIZES)
 
 
-run_parts((fails_early, learns, accumulates, pretrains, survives_kills, stops_on_signals, reads_option_files, explains_errors), lambda data: write_texts(data, 320, 96))
+run_parts((fails_early, learns, narrows_states, accumulates, pretrains, survives_kills, stops_on_signals, reads_option_files, explains_errors), lambda data: write_texts(data, 320, 96))
 finish()

@@ -40,6 +40,17 @@ def test_training(text):
         check(len(set(ends)) > 1, f"{architecture}: precisions are not the same {ends}")
 
 
+def test_states(text, folder):
+    """Moments of fewer bytes: smaller checkpoints of a model that learns the same."""
+    sizes = []
+    for states in ("fp32", "bf16", "8bit"):
+        result = run("--text", text, "--precision", "fp8", "--states", states, "--steps", 80, "--report-every", 80, "--lr", "1e-2", "--dropout", 0,
+                     "--checkpoints", folder / states, *SMALL)
+        check(reports(result.stdout)[-1][1] < 1.5, f"--states {states}: it learns {result.stdout}")
+        sizes.append((folder / states / "step-0000000080.ckpt").stat().st_size)
+    check(sizes[0] > sizes[1] > sizes[2], f"--states: checkpoints of {sizes} bytes")
+
+
 def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -119,6 +130,7 @@ def test_wrong_input(text, folder):
     refuse(2, "--width", "--architecture", "llama", "--width", 12, "--heads", 4)
     refuse(2, "--prompt", "--prompt", "")
     refuse(2, "--precision", "--precision", "fp4")
+    refuse(2, "--states", "--states", "4bit")
     refuse(1, "/no/such/text", "--text", "/no/such/text")
     refuse(1, "config.json", "--model", folder)
     refuse(1, "--checkpoints: ", "--text", text, "--checkpoints", text)
@@ -136,6 +148,7 @@ def main():
         text = folder / "text"
         text.write_text("the quick brown fox jumps over the lazy dog. single precision keeps the sums.\n" * 60)
         test_training(text)
+        test_states(text, folder)
         test_stop_and_resume(text, folder)
         test_saved_folder(folder)
         test_tokens(text, folder)

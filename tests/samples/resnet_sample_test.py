@@ -163,6 +163,26 @@ def trains_on_folders(_, out):
     check("fc.weight" in output and "test accuracy" in output, f"another number of classes: {output}")
 
 
+def last_layer_in_float8(_, out):
+    """With 16 classes the products of the last layer are in float8, with 12 everything is in bf16."""
+    generator = random.Random(6)
+    for classes, differs in ((16, True), (12, False)):
+        for part, count in (("train", 2), ("val", 1)):
+            for label in range(classes):
+                folder = out / f"{classes}" / part / f"{label:02}"
+                folder.mkdir(parents=True)
+                for i in range(count):
+                    (folder / f"{i}.png").write_bytes(png(picture(label, generator)))
+        losses = {}
+        for precision in ("bf16", "fp8"):
+            log = out / f"{classes}-{precision}.csv"
+            run("--data", out / f"{classes}", *without(SMALL, "--batch"), "--image-size", 32, "--epochs", 1, "--batch", 16, "--log-every", 1, "--log", log,
+                "--precision", precision)
+            losses[precision] = [float(row["loss"]) for row in log_rows(log)[0]]
+        check((losses["bf16"] != losses["fp8"]) == differs, f"{classes} classes: {losses}")
+        check(max(abs(a - b) for a, b in zip(losses["bf16"], losses["fp8"])) < 0.5, f"{classes} classes: {losses}")
+
+
 def keeps_torchvision_names(_, out):
     """All 320 entries of a ResNet50 as another program wrote them come out again bit for bit."""
     names = {"conv1.weight": [64, 3, 7, 7], "fc.weight": [1000, 2048], "fc.bias": [1000]}
@@ -353,6 +373,6 @@ def explains_errors(folder, out):
     fails("--epochs", *data, "--epochs", 0, code=2)
 
 
-run_parts((learns, predicts, trains_on_folders, keeps_torchvision_names, survives_kills, survives_kills_before_an_evaluation,
+run_parts((learns, predicts, trains_on_folders, last_layer_in_float8, keeps_torchvision_names, survives_kills, survives_kills_before_an_evaluation,
            explains_errors), write_cifar)
 finish()
