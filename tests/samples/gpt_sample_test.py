@@ -46,7 +46,7 @@ def test_states(text, folder):
     for states in ("fp32", "bf16", "8bit"):
         result = run("--text", text, "--precision", "fp8", "--states", states, "--steps", 80, "--report-every", 80, "--lr", "1e-2", "--dropout", 0,
                      "--checkpoints", folder / states, *SMALL)
-        check(reports(result.stdout)[-1][1] < 1.5, f"--states {states}: it learns {result.stdout}")
+        check(reports(result.stdout)[-1][2] < 3, f"--states {states}: it learns {result.stdout}")
         sizes.append((folder / states / "step-0000000080.ckpt").stat().st_size)
     check(sizes[0] > sizes[1] > sizes[2], f"--states: checkpoints of {sizes} bytes")
 
