@@ -14,6 +14,13 @@
 
 namespace mezzo {
 
+// Whether processes that reduce gradients also reduce LeafState next to the leaves.
+enum class ReducedStates : std::uint8_t {
+    none,
+    same,    // next to the same leaves
+    differ,  // some lack the state that others have
+};
+
 class GradientHook {
 public:
     GradientHook() = default;
@@ -40,6 +47,8 @@ public:
     virtual void adding(std::uint32_t /*index*/) {}
     // Whether the hook reduces gradients between processes.
     virtual bool reduces() const { return false; }
+    // The answer of the gradient's last reduction, the same on all those processes.
+    virtual ReducedStates reduced_states(std::uint32_t /*index*/) { return ReducedStates::none; }
     // Replaces x by the largest values over those processes, element by element. Collective.
     virtual void reduce_max(const Tensor& /*x*/) {}
     // Memory for a new gradient (a view of a bucket), of the leaf's shape and dtype, with any values;

@@ -59,6 +59,14 @@ template <class Call> void GradientSlot::each_link(const Call& call) {
     }
 }
 
+ReducedStates GradientSlot::reduced_states() {
+    ReducedStates result = ReducedStates::none;
+    each_link([&](GradientHook& hook, std::uint32_t index) {
+        result = std::max(result, hook.reduced_states(index));
+    });
+    return result;
+}
+
 void GradientSlot::reduce_max(const Tensor& x) {
     each_link([&](GradientHook& hook, std::uint32_t) { hook.reduce_max(x); });
 }

@@ -46,6 +46,8 @@ public:
     void unlink(const GradientHook* hook) noexcept;
     // Whether a hook reduces the gradient between processes.
     bool reduced() const;
+    // Whether those processes have LeafState that they reduce, as of the gradient's last reduction.
+    ReducedStates reduced_states();
     // Replaces x by its largest values, element by element, over the processes between which a hook reduces
     // the gradient. Collective; without such a hook nothing changes.
     void reduce_max(const Tensor& x);

@@ -4,8 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <span>
 
 #include "core/ref.h"
 #include "mezzo/tensor.h"
@@ -22,11 +20,8 @@ public:
     LeafState(const LeafState&) = delete;
     LeafState& operator=(const LeafState&) = delete;
 
-    // The optimizer that updates the leaf has run or skipped a step. Called once for all states of its
-    // parameters: `states` has one for each parameter, or null. reduce_max replaces a tensor by its largest
-    // values over the ranks of a data-parallel training.
-    virtual void step_ended(std::span<LeafState* const> states,
-                            const std::function<void(const Tensor&)>& reduce_max) = 0;
+    // Whether the ranks of a data-parallel training reduce it after each step.
+    [[nodiscard]] virtual bool reduced() const = 0;
 
     // The leaf has new elements, which may be on another device.
     virtual void moved(Device device) = 0;

@@ -50,8 +50,10 @@ struct Record {
     std::int64_t elements = 0;
     std::uint64_t shape = 0;   // a hash; for a bucket: the number of its DataParallel
     std::uint64_t ticket = 0;  // set by agree()
+    // Of a bucket: a digest of which parameters have LeafState that is reduced, 0 for none; ranks may differ.
+    std::uint64_t states = 0;
 };
-static_assert(sizeof(Record) == 32);
+static_assert(sizeof(Record) == 40);
 
 // Returns the records of all ranks. Runs on the communication thread. Throws the same error on all ranks
 // unless all records describe the same call.

@@ -5,6 +5,7 @@
 
 #include "autograd/autocast_state.h"
 #include "core/fnv1a.h"
+#include "core/leaf_state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 
@@ -180,6 +181,21 @@ void broadcast_values(const StateDict& tensors, GroupImpl& group) {
         bytes += bytes_of(x);
     }
     if (bytes != 0) broadcast_some(some, bytes, group);
+}
+
+std::uint64_t digest_of_states(const BucketLayout& layout, const Tensors& leaves) {
+    std::uint64_t digest = 0;
+    for (std::size_t part = 0; part < layout.parts.size(); ++part) {
+        const Ref<LeafState>& state = leaves[layout.parts[part].place]->grads().state;
+        if (state && state->reduced()) digest = digest * 0x100000001b3u + part + 1;
+    }
+    return digest;
+}
+
+ReducedStates reduced_states(const std::vector<Record>& all) {
+    const auto same = [&](const Record& record) { return record.states == all[0].states; };
+    if (!std::all_of(all.begin(), all.end(), same)) return ReducedStates::differ;
+    return all[0].states == 0 ? ReducedStates::none : ReducedStates::same;
 }
 
 StepAction agree_on_step(StepAction mine, GroupImpl& group) {

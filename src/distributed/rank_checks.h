@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "capture/capture_consensus.h"
+#include "core/gradient_hook.h"
 #include "distributed/bucket_layout.h"
 #include "distributed/call_record.h"
 #include "distributed/group_impl.h"
@@ -32,6 +33,11 @@ void require_same_lines(const CommonLines& what, const std::vector<std::string>&
 std::vector<OrderedLeaf> common_order(const std::vector<OrderedLeaf>& own,
                                       const std::vector<std::string>& names, bool& on_device,
                                       GroupImpl& group);
+
+// Digest of the parts of a bucket whose leaves have LeafState that is reduced; 0: none.
+std::uint64_t digest_of_states(const BucketLayout& layout, const Tensors& leaves);
+// Compares the digests in the records of all ranks.
+ReducedStates reduced_states(const std::vector<Record>& all);
 
 // Returns the least StepAction of all ranks: what every rank can do in this call of a captured step.
 StepAction agree_on_step(StepAction mine, GroupImpl& group);

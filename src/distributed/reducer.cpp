@@ -201,6 +201,12 @@ bool Reducer::is_bucket_view(std::uint32_t place, const Tensor& gradient) const 
     return where.bucket >= 0 && shipments_[std::size_t(where.bucket)].bucket->is_view(where.part, gradient);
 }
 
+ReducedStates Reducer::reduced_states(std::uint32_t place) {
+    settle(place);
+    const int bucket = where_[place].bucket;
+    return bucket < 0 ? ReducedStates::none : *shipments_[std::size_t(bucket)].states;
+}
+
 void Reducer::begin(const BackwardPlan& plan) {
     require_capturable();
     require_unbroken();
@@ -323,22 +329,24 @@ GroupImpl::Work Reducer::mean_of(std::size_t bucket) const {
                         .op = ReduceOp::mean,
                         .root = std::int32_t(bucket),
                         .elements = shipment.values.numel(),
-                        .shape = number_};
-    return [record, values = shipment.values, passage = shipment.passage, scratch = shipment.scratch,
-            engine = engine_, how = how(), group = &group_.impl()](Collectives& host) {
-        try {
-            agree(host, *group, record);
-            if (engine == nullptr) return mean_(host, values, how);
-            group->on_device([&] {
-                passage->begin();
-                mean_(*engine, values, how, scratch);
-                passage->end();
-            });
-        } catch (const std::exception& error) {
-            group->give_up(error.what());
-            throw;
-        }
-    };
+                        .shape = number_,
+                        .states = digest_of_states(shipment.bucket->layout(), leaves_)};
+    return
+        [record, values = shipment.values, passage = shipment.passage, scratch = shipment.scratch,
+         states = shipment.states, engine = engine_, how = how(), group = &group_.impl()](Collectives& host) {
+            try {
+                *states = distributed::reduced_states(agree(host, *group, record));
+                if (engine == nullptr) return mean_(host, values, how);
+                group->on_device([&] {
+                    passage->begin();
+                    mean_(*engine, values, how, scratch);
+                    passage->end();
+                });
+            } catch (const std::exception& error) {
+                group->give_up(error.what());
+                throw;
+            }
+        };
 }
 
 void Reducer::end() {

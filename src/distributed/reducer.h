@@ -41,6 +41,7 @@ public:
     void adding(std::uint32_t place) override;
     Tensor bucket_view(std::uint32_t place) override;
     bool is_bucket_view(std::uint32_t place, const Tensor& gradient) const override;
+    ReducedStates reduced_states(std::uint32_t place) override;
     void reduce_max(const Tensor& x) override { group_.all_reduce_(x, ReduceOp::max); }
     // BackwardObserver
     std::uint64_t number() const override { return number_; }
@@ -62,6 +63,8 @@ private:
         // mean.
         std::shared_ptr<DevicePassage> passage = {};
         Tensor scratch = {};
+        // Result of the last reduction, written on the communication thread.
+        std::shared_ptr<ReducedStates> states = std::make_shared<ReducedStates>(ReducedStates::none);
         bool under_way() const { return ticket != 0 || in_graph; }
         std::size_t missing = 0;  // parts that are not ready yet in this backward
     };

@@ -183,22 +183,42 @@ Fp8Weight::OfOptimizer Fp8Weight::gather(const std::vector<Fp8Weight*>& states) 
     return made;
 }
 
-void Fp8Weight::step_ended(std::span<LeafState* const> states,
+// Makes the histories that this rank lacks and another has: they have the same from this step on.
+void Fp8Weight::prepare_as_others(const Tensors& parameters,
+                                  const std::function<void(const Tensor&)>& reduce_max) {
+    std::vector<float> steps;
+    for (const Tensor& parameter : parameters) {
+        const Ref<Fp8Weight> state = existing(parameter);
+        const Tensor own = state ? state->history() : Tensor();
+        steps.push_back(own.defined() ? float(own.size(1) - fp8_steps) : 0);
+    }
+    const Tensor longest = Tensor::from(steps, {std::int64_t(steps.size())}).to(parameters.front().device());
+    reduce_max(longest);
+    const std::vector<float> of_all = longest.to_vector<float>();
+    for (std::size_t i = 0; i < steps.size(); ++i)
+        if (steps[i] == 0 && of_all[i] > 0)
+            of(parameters[i])->prepare(parameters[i].device(), int(of_all[i]));
+}
+
+void Fp8Weight::step_ended(const Tensors& parameters, ReducedStates ranks,
                            const std::function<void(const Tensor&)>& reduce_max) {
     const NoGrad no_grad;
     const NoAutocast plain;
     const Observers::Unwatched inside;  // as other work of a step
+    // A captured step has the histories of an earlier one.
+    if (ranks == ReducedStates::differ && thread_state.recorder == nullptr)
+        prepare_as_others(parameters, reduce_max);
     std::vector<Fp8Weight*> own;
     std::vector<std::unique_lock<std::recursive_mutex>> locks;
     bool any = false;
-    for (LeafState* const state : states) {
-        own.push_back(static_cast<Fp8Weight*>(state));
-        if (state == nullptr) continue;
+    for (const Tensor& parameter : parameters) {
+        own.push_back(existing(parameter).get());
+        if (own.back() == nullptr) continue;
         locks.emplace_back(own.back()->mutex_);
         own.back()->drop_codes();
         any = any || own.back()->history_.defined();
     }
-    if (!any) return;
+    if (!any || ranks == ReducedStates::none) return;
     const auto [all, window] = gather(own);
     const std::int64_t columns = all.size(2);
     const Tensor running = all.slice(2, fp8_running, fp8_running + 1);

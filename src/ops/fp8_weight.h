@@ -12,9 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <span>
 #include <vector>
 
+#include "core/gradient_hook.h"
 #include "core/leaf_state.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/tensor.h"
@@ -72,8 +72,12 @@ public:
     // Replaces it; undefined: begins anew.
     void set_history(const Tensor& history);
 
-    void step_ended(std::span<LeafState* const> states,
-                    const std::function<void(const Tensor&)>& reduce_max) override;
+    // The optimizer of these parameters has run or skipped a step. ranks: those of the data-parallel training
+    // that have histories, `same` without one. reduce_max replaces a tensor by its largest values over them.
+    // Collective unless no rank has a history.
+    static void step_ended(const Tensors& parameters, ReducedStates ranks,
+                           const std::function<void(const Tensor&)>& reduce_max);
+    [[nodiscard]] bool reduced() const override { return history().defined(); }
     // Drops the codes; the history goes to the device.
     void moved(Device device) override;
     // It has the history, and makes codes of its own.
@@ -93,6 +97,8 @@ private:
     struct OfOptimizer {
         Tensor all, window;
     } optimizer_;
+    static void prepare_as_others(const Tensors& parameters,
+                                  const std::function<void(const Tensor&)>& reduce_max);
     static OfOptimizer gather(const std::vector<Fp8Weight*>& states);
 };
 

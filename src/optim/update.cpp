@@ -1,15 +1,16 @@
 // An optimizer's step: collects gradients, plans the update, runs it, and counts it.
 #include "optim/update.h"
 
+#include <algorithm>
 #include <exception>
 #include <unordered_map>
 #include <utility>
 
 #include "autograd/ready_backward.h"
-#include "core/leaf_state.h"
 #include "core/step_recorder.h"
 #include "kernels/step_copies.h"
 #include "mezzo/record_function.h"
+#include "ops/fp8_weight.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {
@@ -167,17 +168,21 @@ bool run_update(OptimizerImpl& optimizer, const GradientList& plan, bool conditi
 }
 
 void end_step(OptimizerImpl& optimizer) {
-    std::vector<LeafState*> states;
-    LeafState* first = nullptr;
+    bool any = false;
+    GradientSlot* reduced = nullptr;  // one of the gradients that ranks reduce
+    ReducedStates ranks = ReducedStates::none;
     for (const Slot& slot : optimizer.slots) {
-        states.push_back(slot.param->grad_meta != nullptr ? slot.param->grad_meta->state.get() : nullptr);
-        if (first == nullptr) first = states.back();
+        any = any || slot.param->grads().state;
+        GradientSlot& gradient = slot.param->grads().gradient;
+        if (!gradient.reduced()) continue;
+        reduced = &gradient;
+        ranks = std::max(ranks, gradient.reduced_states());
     }
-    if (first == nullptr) return;
-    first->step_ended(states, [&](const Tensor& x) {
-        for (const Slot& slot : optimizer.slots)
-            if (slot.param->grads().gradient.reduced()) return slot.param->grads().gradient.reduce_max(x);
-    });
+    if (!any && ranks == ReducedStates::none) return;
+    Fp8Weight::step_ended(optimizer.params(), reduced != nullptr ? ranks : ReducedStates::same,
+                          [&](const Tensor& x) {
+                              if (reduced != nullptr) reduced->reduce_max(x);
+                          });
 }
 
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional) {
