@@ -246,17 +246,13 @@ static const char* why_not_size(const amp::Fp8& fp8, std::int64_t size) {
     return blocks ? "a size is no multiple of 32" : "a size is no multiple of 16";
 }
 
-const char* why_never_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight) {
+const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight) {
     if (!autocast_takes(x) || !autocast_takes(weight)) return "an operand is float64 or on another device";
     if (!allows_fp8(weight)) return "set_fp8(false)";
-    const char* const reason = why_not_size(fp8, x.size(-1));
-    return reason != nullptr ? reason : why_not_size(fp8, weight.size(0));
-}
-
-const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight) {
-    const char* const reason = why_never_fp8(fp8, x, weight);
     const std::int64_t in = x.size(-1);
-    return reason != nullptr ? reason : why_not_size(fp8, in == 0 ? 0 : x.numel() / in);
+    for (const std::int64_t size : {in, weight.size(0), in == 0 ? 0 : x.numel() / in})
+        if (const char* const reason = why_not_size(fp8, size)) return reason;
+    return nullptr;
 }
 
 // Why an op of 16-bit operands is not in float8, or "".

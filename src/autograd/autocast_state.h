@@ -30,8 +30,6 @@ public:
 const amp::Fp8* scope_fp8(Device device);
 // Why linear() of x and weight stays in 16 bit; null if it is a float8 product.
 const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight);
-// Why it stays in 16 bit for any number of rows of x; null if that alone decides.
-const char* why_never_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight);
 
 // x in another dtype, without history: the parameter's 16-bit copy, the scope's cached value, or a new
 // conversion.

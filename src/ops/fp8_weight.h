@@ -64,8 +64,7 @@ public:
     Tensor largest(Fp8Operand operand, const Tensor& current);
     // Adds the largest element of an operand to the running step of a history of this length.
     void record(Fp8Operand operand, const Tensor& largest, int steps);
-    // Makes the history, unless there is one on this device and of this length. A rank whose products are not
-    // in float8 calls it, too, because the end of a step reduces the histories between all ranks.
+    // Makes the history, unless there is one on this device and of this length.
     void prepare(Device device, int steps);
     // The history [fp8_operands, fp8_steps + n], undefined if there is none.
     Tensor history() const;

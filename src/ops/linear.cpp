@@ -325,12 +325,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearA
     if (is_quantized(weight))
         return linear_quantized("linear", x, weight, bias, kernel_activation(activation));
     check_linear("linear", x, weight, bias);
-    if (const amp::Fp8* const fp8 = scope_fp8(x.device())) {
-        if (!why_not_fp8(*fp8, x, weight))
-            return linear_fp8(*fp8, x, {weight}, bias.defined() ? Tensors{bias} : Tensors{},
-                              kernel_activation(activation));
-        prepare_histories(*fp8, x, {weight});
-    }
+    const amp::Fp8* const fp8 = scope_fp8(x.device());
+    if (fp8 != nullptr && !why_not_fp8(*fp8, x, weight))
+        return linear_fp8(*fp8, x, {weight}, bias.defined() ? Tensors{bias} : Tensors{},
+                          kernel_activation(activation));
     Shape shapes[] = {x.shape(), {}};
     shapes[0].back() = weight.size(0);
     std::size_t results = 1;

@@ -19,10 +19,6 @@ Tensor through_activation(Activation activation, const Tensor& dy, const Tensor&
 // many as weights, or none.
 Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights, const Tensors& biases,
                   Activation activation);
-// With Recipe::delayed, for a recorded product that stays in 16 bit: makes the histories of its weights, if
-// it does so only because of the number of rows of x. Another rank may have more rows, and the end of a step
-// reduces the histories between all ranks.
-void prepare_histories(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights);
 
 // Fused activation and bias backward: gradients that the op which reads a linear layer's result may send to
 // the layer (Node::send_inner).

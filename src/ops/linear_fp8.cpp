@@ -323,16 +323,6 @@ private:
 
 }  // namespace
 
-void prepare_histories(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights) {
-    if (fp8.recipe != amp::Recipe::delayed || !grad_enabled()) return;
-    const bool refused = std::any_of(weights.begin(), weights.end(), [&](const Tensor& weight) {
-        return why_never_fp8(fp8, x, weight) != nullptr;
-    });
-    if (refused) return;
-    for (const Tensor& weight : weights)
-        if (is_delayed(fp8, weight)) Fp8Weight::of(weight)->prepare(x.device(), fp8.history);
-}
-
 Tensor linear_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensors& weights, const Tensors& biases,
                   Activation activation) {
     Tensors given{x};

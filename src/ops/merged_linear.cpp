@@ -121,7 +121,6 @@ const amp::Fp8* all_fp8(const Tensor& x, const Tensors& weights) {
     const bool all = fp8 != nullptr && std::none_of(weights.begin(), weights.end(), [&](const Tensor& w) {
                          return why_not_fp8(*fp8, x, w) != nullptr;
                      });
-    if (fp8 != nullptr && !all) prepare_histories(*fp8, x, weights);
     return all ? fp8 : nullptr;
 }
 
