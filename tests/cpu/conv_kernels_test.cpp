@@ -122,6 +122,33 @@ TEST_CASE("conv kernels: channels around vectors, pairs and tiles", "[conv]") {
     });
 }
 
+TEST_CASE("conv kernels: few channels", "[conv]") {
+    const Case geometries[] = {
+        {.n = 3, .h = 6, .w = 17, .kernel = 3, .padding = 1, .bias = true},
+        {.n = 2, .h = 11, .w = 18, .kernel = {5, 4}, .stride = {2, 3}, .padding = {2, 0}},
+        {.n = 2, .h = 9, .w = 30, .kernel = {2, 11}, .stride = {3, 4}, .padding = {1, 5}, .bias = true},
+        {.n = 1, .h = 12, .w = 12, .kernel = 4, .stride = 4},
+        {.n = 1, .h = 7, .w = 20, .kernel = {3, 2}, .padding = {3, 4}, .dilation = {2, 1}, .beta = 1},
+        {.n = 1, .h = 1, .w = 40, .kernel = {1, 9}, .stride = {1, 2}, .padding = {0, 4}},
+        {.n = 1, .h = 5, .w = 1, .kernel = {3, 2}, .padding = 2},
+    };
+    for_isas([&] {
+        for (Case t : geometries)
+            for (const auto& [c, o] : {std::pair(1, 33), {3, 16}, {8, 3}}) {
+                t.c = c, t.o = o;
+                check_dtypes(t);
+            }
+        // More rows of terms than are added up at once, of one image and of several.
+        for (const Dtype dtype : {float32, bfloat16}) {
+            const Case wide{.n = 1, .h = 77, .w = 601, .c = 3, .o = 5, .kernel = 3, .stride = {2, 1}};
+            for (Case t : {wide, Case{.n = 90, .h = 20, .w = 22, .c = 2, .o = 4, .kernel = 4}}) {
+                t.padding = 1, t.dtype = dtype, t.bias = true;
+                check(t);
+            }
+        }
+    });
+}
+
 TEST_CASE("conv kernels: groups of few channels", "[conv]") {
     for_isas([] {
         for (const std::int64_t c : {1, 2, 3, 16})
@@ -323,7 +350,7 @@ TEST_CASE("conv kernels: infinities and NaN stay where they are", "[conv]") {
     for_isas([] {
         for (const Dtype dtype : dtypes)
             for (const std::int64_t groups : {1, 2})
-                for (const std::int64_t c : {16, 24, 32}) {
+                for (const std::int64_t c : {3, 8, 16, 24, 32}) {
                     const Case t{.n = 1,
                                  .h = size,
                                  .w = size,
@@ -334,7 +361,7 @@ TEST_CASE("conv kernels: infinities and NaN stay where they are", "[conv]") {
                                  .groups = groups,
                                  .dtype = dtype};
                     Operands v(t);
-                    v.x[std::size_t((3 * size + 4) * c * groups + 5)] =
+                    v.x[std::size_t((3 * size + 4) * c * groups + 2)] =
                         std::numeric_limits<double>::infinity();
                     v.x[std::size_t((6 * size + 6) * c * groups + c - 1)] =
                         std::numeric_limits<double>::quiet_NaN();
@@ -369,6 +396,8 @@ TEST_CASE("conv kernels: the number of threads changes no bit", "[conv]") {
         {.n = 2, .h = 12, .w = 12, .c = 32, .o = 64, .kernel = 3, .padding = 1, .groups = 2},
         {.n = 2, .h = 31, .w = 32, .c = 48, .o = 48, .kernel = 3, .padding = 1, .groups = 12},
         {.n = 1, .h = 3, .w = 3, .c = 3, .o = 2, .kernel = 3, .padding = 1},
+        {.n = 2, .h = 40, .w = 45, .c = 3, .o = 20, .kernel = 5, .stride = 2, .padding = 2},
+        {.n = 2, .h = 31, .w = 32, .c = 64, .o = 64, .kernel = 3, .padding = 1, .groups = 8},
     };
     for_isas([&] {
         for (Case t : cases)

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "cpu/amx/amx.h"
+#include "cpu/conv/merged_groups.h"
 #include "cpu/parallel.h"
 #include "tests/cpu/tile_model.h"
 #include "tests/ops/conv_case.h"
@@ -36,7 +37,8 @@ public:
             phases_.push_back({0, windows_of_input(t.geometry(), kernel)});
     }
 
-    // Bits of the result; sets `taken` to the number of products that ran on tiles.
+    // Bits of the result; sets `taken` to the number of products that ran on tiles, of merged groups if
+    // possible.
     std::vector<double> run(const TileProduct* tiles, int& taken) const {
         const Shape shape = transposed_ ? t_.x_shape() : t_.y_shape();
         const conv_case::Result result(shape, bfloat16);
@@ -57,9 +59,11 @@ public:
             else
                 p.windows.rows = shape[1], p.windows.columns = shape[2];
             if (t_.bias && !transposed_) p.bias = bias_->bytes(), p.bias_type = bfloat16;
-            if (tiles && suits_tiles(p, *tiles)) {
+            MergedProduct merged(p);
+            if (merged.merges()) merged.set_weight();
+            if (tiles && suits_tiles(merged.product, *tiles)) {
                 ++taken;
-                multiply_windows_on_tiles(p, *tiles);
+                multiply_windows_on_tiles(merged.product, *tiles);
             } else {
                 multiply_windows(p);
             }
@@ -123,12 +127,18 @@ void check_gradient(const Case& t, bool suits) {
     };
     const auto on = [&](const TileProduct& tiles) {
         return gradient([&](const WindowGradient& p) {
-            add_window_gradient_on_tiles(p, tiles, reinterpret_cast<float*>(p.result), true);
+            const WindowGradient merged = merged_gradient(p);
+            auto* const sums = reinterpret_cast<float*>(p.result);
+            if (merged.groups == p.groups) return add_window_gradient_on_tiles(p, tiles, sums, true);
+            std::vector<float> all(std::size_t(p.outputs * merged.windows.steps())), parts(old.size());
+            add_window_gradient_on_tiles(merged, tiles, all.data(), false);
+            split_merged(p, merged, all.data(), parts.data());
+            for (std::size_t i = 0; i < parts.size(); ++i) sums[i] += parts[i];
         });
     };
     const TileProduct& model = tile_model_kernels().tiles->bf16;
     const std::vector<double> want = gradient([&](const WindowGradient& p) {
-        CHECK(suits_tiles(p, model) == suits);
+        CHECK(suits_tiles(merged_gradient(p), model) == suits);
         const Vectors vectors;
         add_window_gradient(p);
     });
@@ -162,6 +172,51 @@ TEST_CASE("tile windows: geometries", "[conv][tiles]") {
           1, 1);
 }
 
+TEST_CASE("tile windows: rows of the kernel as taps of few channels", "[conv][tiles]") {
+    check({.n = 2, .h = 5, .w = 16, .c = 3, .o = 16, .kernel = 3, .padding = 1, .bias = true}, 1, 1);
+    check({.n = 1, .h = 11, .w = 40, .c = 3, .o = 40, .kernel = {5, 11}, .stride = {2, 4}, .padding = {2, 5}},
+          1, 8);
+    check({.n = 2, .h = 7, .w = 17, .c = 1, .o = 6, .kernel = {5, 3}, .dilation = {1, 1}}, 1, 0);
+    check({.n = 1, .h = 4, .w = 29, .c = 15, .o = 33, .kernel = {1, 9}, .padding = {0, 12}, .bias = true}, 1,
+          1);
+    check({.n = 1, .h = 9, .w = 16, .c = 3, .o = 16, .kernel = 3, .padding = {2, 1}, .dilation = {2, 1}}, 1,
+          1);
+    check({.n = 1, .h = 90, .w = 600, .c = 4, .o = 8, .kernel = {3, 4}, .padding = 1}, 1, 0);  // bands
+}
+
+TEST_CASE("tile windows: merged groups", "[conv][tiles]") {
+    check({.n = 2, .h = 5, .w = 16, .c = 64, .o = 64, .kernel = 3, .padding = 1, .groups = 8, .bias = true},
+          1, 1);
+    check({.n = 1, .h = 4, .w = 30, .c = 24, .o = 30, .kernel = {2, 3}, .padding = 1, .groups = 6}, 1, 1);
+    check({.n = 1, .h = 6, .w = 16, .c = 32, .o = 32, .kernel = 3, .stride = 2, .padding = 1, .groups = 2}, 1,
+          4);
+    for (const std::int64_t n : {1, 4})
+        check_gradient({.n = n, .h = 5, .w = 16, .c = 32, .o = 32, .kernel = 3, .padding = 1, .groups = 4},
+                       true);
+    check_gradient({.n = 2, .h = 5, .w = 16, .c = 16, .o = 64, .kernel = 3, .padding = 1, .groups = 4}, true);
+    check_gradient({.n = 2, .h = 5, .w = 16, .c = 80, .o = 80, .kernel = 3, .padding = 1, .groups = 20},
+                   true);
+    check_gradient({.n = 2, .h = 5, .w = 16, .c = 24, .o = 24, .kernel = 3, .padding = 1, .groups = 3},
+                   false);
+
+    const Case t{.n = 1, .h = 2, .w = 5, .c = 15, .o = 10, .kernel = 3, .padding = 1, .groups = 5};
+    const auto exact = [&](std::size_t place, double value) {
+        std::vector<double> x(std::size_t(t.x_shape().numel()), 1e38);
+        x[place] = value;
+        const Tensor image = conv_case::tensor(x, t.x_shape(), bfloat16, 0);
+        WindowProduct p;
+        p.windows = windows_of_input(t.geometry(), t.kernel);
+        p.windows.data = image->bytes(), p.windows.type = bfloat16;
+        p.windows.images = t.n, p.windows.height = t.h, p.windows.width = t.w, p.windows.pixel = t.c;
+        return MergedProduct(p).exact();
+    };
+    for (const std::size_t place : {0, 5, 147, 148, 149})
+        for (const double value : {1e39, -1e39, std::nan("")}) {
+            CHECK(exact(place, -3e38));
+            CHECK(!exact(place, value));
+        }
+}
+
 TEST_CASE("tile windows: strides", "[conv][tiles]") {
     check({.n = 2, .h = 40, .w = 32, .c = 16, .o = 32, .kernel = 3, .stride = 2, .padding = 1, .bias = true},
           1, 4);
@@ -175,7 +230,8 @@ TEST_CASE("tile windows: what copies suit better", "[conv][tiles]") {
     check({.n = 1, .h = 8, .w = 7, .c = 16, .o = 16, .kernel = 3, .padding = 1}, 0,
           0);  // half of a tile's rows
     check({.n = 1, .h = 4, .w = 18, .c = 16, .o = 16, .kernel = 3, .padding = 1}, 0, 0);  // the same
-    check({.n = 1, .h = 4, .w = 16, .c = 15, .o = 16, .kernel = 3, .padding = 1}, 0, 1);  // few channels
+    check({.n = 1, .h = 4, .w = 16, .c = 15, .o = 16, .kernel = {3, 2}, .dilation = {1, 2}}, 0,
+          1);                                                               // few channels, taps apart
     check({.n = 1, .h = 4, .w = 16, .c = 16, .o = 16, .kernel = 1}, 0, 0);  // windows are the image
     check({.n = 1, .h = 1, .w = 16, .c = 288, .o = 288, .kernel = 3, .padding = 1}, 0, 0);  // a large weight
     check({.n = 1, .h = 1, .w = 2100, .c = 512, .o = 16, .kernel = {1, 2}}, 0, 1);          // a long row
@@ -201,6 +257,7 @@ TEST_CASE("tile windows: bands of an image, and threads", "[conv][tiles]") {
 }
 
 TEST_CASE("tile windows: weight gradients", "[conv][tiles]") {
+    check_gradient({.n = 3, .h = 4, .w = 16, .c = 64, .o = 96, .kernel = 3, .padding = 1, .groups = 2}, true);
     for (const std::int64_t n : {1, 2, 3, 8})
         check_gradient({.n = n, .h = 5, .w = 16, .c = 16, .o = 16, .kernel = 3, .padding = 1}, true);
     check_gradient({.n = 5, .h = 9, .w = 32, .c = 32, .o = 48, .kernel = 3, .stride = 2, .padding = 1}, true);
@@ -218,8 +275,6 @@ TEST_CASE("tile windows: weight gradients", "[conv][tiles]") {
     check_gradient({.n = 2, .h = 5, .w = 16, .c = 16, .o = 16, .kernel = 1}, false);
     check_gradient({.n = 2, .h = 5, .w = 7, .c = 16, .o = 16, .kernel = 3, .padding = 1}, false);
     check_gradient({.n = 1, .h = 2, .w = 8, .c = 128, .o = 128, .kernel = 3, .padding = 1}, false);
-    check_gradient({.n = 2, .h = 4, .w = 16, .c = 32, .o = 32, .kernel = 3, .padding = 1, .groups = 2},
-                   false);
     check_gradient({.n = 1, .h = 1, .w = 2100, .c = 256, .o = 16, .kernel = {1, 2}}, false);  // a long row
     // Pixels outside all receptive fields may be NaN.
     check_gradient({.n = 1, .h = 2, .w = 39, .c = 16, .o = 16, .kernel = {1, 2}, .stride = {1, 3}}, false);

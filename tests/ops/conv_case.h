@@ -161,13 +161,17 @@ inline void check_forward(const Case& t, const Operands& v) {
 
 inline void check_input_grad(const Case& t, const Operands& v) {
     Sums want(v.x.size());
+    const std::vector<double> bias = random(t.bias ? std::size_t(t.c) : 0, 6, t.dtype);
+    for (std::size_t i = 0; i < (t.bias ? v.x.size() : 0); ++i)
+        want.add(std::int64_t(i), bias[i % bias.size()]);
     for_products(t, [&](std::int64_t y, std::int64_t w, std::int64_t x) {
         want.add(x, v.g[std::size_t(y)] * v.w[std::size_t(w)]);
     });
     const Result dx(t.x_shape(), t.dtype);
-    const Tensor in[] = {tensor(v.g, t.y_shape(), t.dtype, 1), tensor(v.w, t.w_shape(), t.dtype, 3)};
+    const Tensor in[] = {tensor(v.g, t.y_shape(), t.dtype, 1), tensor(v.w, t.w_shape(), t.dtype, 3),
+                         t.bias ? tensor(bias, {t.c}, t.dtype, 1) : Tensor()};
     test::cpu_kernel<kernels::Conv2dInputGrad>(in, {.geometry = t.geometry()}, {&dx.y, 1});
-    const double terms = double(t.kernel.height * t.kernel.width * (t.o / t.groups));
+    const double terms = double(t.kernel.height * t.kernel.width * (t.o / t.groups) + 1);
     compare("conv2d_input_grad", dx.values(), want, terms, t.dtype, t.dtype);
 }
 

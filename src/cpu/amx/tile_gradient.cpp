@@ -40,9 +40,10 @@ class Gradient {
 public:
     Gradient(const WindowGradient& gradient, const TileProduct& product)
         : p(gradient), tiles(product), x(gradient.windows) {
-        for (std::int64_t c = 0; c < x.channels; c += tile_rows)
+        for (std::int64_t c = 0; c < x.pixel; c += tile_rows)
             for (std::size_t t = 0; t < x.taps.size(); ++t)
-                columns.push_back({band.offset(x.taps[t]) + c * pair_size, std::int64_t(t) * x.channels + c});
+                columns.push_back(
+                    {band.offset(x.taps[t]) + c * pair_size, std::int64_t(t) * x.channels + c % x.channels});
     }
 
     // The split of the pairs of images into parts depends on the sizes alone, and the parts' sums are added
@@ -86,8 +87,7 @@ private:
         char* const seen = scratch().band.get<char>(band.bytes(rows));
         band.copy(image, row, rows, seen, [&](std::int64_t at, std::int64_t n, char* pairs) {
             const char* const from = x.data + at * size;
-            tiles.pair(from, both ? from + x.height * x.width * x.pixel * size : nullptr, n * x.channels,
-                       pairs);
+            tiles.pair(from, both ? from + x.height * x.width * x.pixel * size : nullptr, n * x.pixel, pairs);
         });
         const std::int64_t across = tiles_of(x.columns), count = rows * across;
         char* const a = scratch().gradients.get<char>(rows * gradient_row(x, lines));
@@ -103,16 +103,23 @@ private:
                                      a + (o / tile_rows * count + std::int64_t(pixels.size())) * tile_bytes);
                 pixels.push_back(seen + i * band.row_step() + j * band.step());
             }
-        tiles.add_gradient({a, lines, count, pixels.data(), band.step(), columns.data(),
-                            std::int64_t(columns.size()), to, ld, accumulate});
+        const std::int64_t outputs = p.group_outputs(),
+                           across_group = std::int64_t(columns.size()) / p.groups;
+        for (std::int64_t o = 0, n = 0; o < lines; o += n) {
+            const std::int64_t group = (first + o) / outputs;
+            n = std::min(lines, (group + 1) * outputs - first) - o;
+            tiles.add_gradient({a + o / tile_rows * count * tile_bytes, n, count, pixels.data(), band.step(),
+                                columns.data() + group * across_group, across_group, to + o * ld, ld,
+                                accumulate});
+        }
     }
 
     const WindowGradient& p;
     const TileProduct& tiles;
     const Windows& x;
-    const WindowBand band{x, x.channels* pair_size};
+    const WindowBand band{x, x.pixel* pair_size};
     const std::int64_t ld = x.steps();
-    std::vector<TileColumns> columns;
+    std::vector<TileColumns> columns;  // of each group
 };
 
 }  // namespace
@@ -120,11 +127,11 @@ private:
 bool suits_tiles(const WindowGradient& p, const TileProduct& product) {
     const Windows& x = p.windows;
     const std::int64_t sums = p.outputs * x.steps(), pixels = tiles_of(x.columns) * tile_rows;
-    if (!product.add_gradient || x.channels > x.pixel || x.type != bfloat16 || p.gradient_type != bfloat16)
+    if (!product.add_gradient || x.channels * p.groups != x.pixel || x.type != bfloat16 ||
+        p.gradient_type != bfloat16)
         return false;
-    if (p.groups != 1 || x.taps.size() < 2 || x.channels % tile_rows != 0 || p.outputs % tile_rows != 0)
-        return false;
-    const WindowBand band(x, x.channels * pair_size);
+    if (x.taps.size() < 2 || x.channels % tile_rows != 0 || p.group_outputs() % tile_rows != 0) return false;
+    const WindowBand band(x, x.pixel * pair_size);
     // A tile reads pixels behind a row's last window and multiplies them with 0. That turns an infinity or
     // NaN into NaN, so such a pixel must not lie outside of all windows.
     if (!band.fits() || !band.sees_all_pixels() || gradient_row(x, p.outputs) > gradient_bytes) return false;

@@ -376,12 +376,27 @@ void pair_lines(const char* first, const char* second, std::int64_t stride, std:
     b_from_lines(staged, 64, to);
 }
 
+template <int = 0>
+void spread(const char* from, std::int64_t step, std::int64_t used, std::int64_t n, char* to) {
+    for (; n > 0; --n, from += step)
+        for (std::int64_t c = 0; c < used; c += tile_steps, to += 64) {
+            const std::int64_t left = smaller(used - c, tile_steps);
+#if defined(__AVX512BW__)
+            const auto mask = static_cast<__mmask32>((std::uint64_t(1) << left) - 1);
+            store_bytes(to, _mm512_maskz_loadu_epi16(mask, from + 2 * c));
+#else
+            __builtin_memset(to, 0, 64);
+            __builtin_memcpy(to, from + 2 * c, static_cast<std::size_t>(2 * left));
+#endif
+        }
+}
+
 template <class P, class A, class B = A> constexpr TileProduct product() {
     TileProduct p{P::planes_a, P::planes_b, pack<true, P::planes_a, A>, pack<false, P::planes_b, B>,
                   multiply<P>};
     if constexpr (P::count == 1) {
         p.multiply_windows = multiply_windows<P>, p.add_gradient = add_gradient<>;
-        p.pair = pair<>, p.pair_lines = pair_lines<>;
+        p.pair = pair<>, p.pair_lines = pair_lines<>, p.spread = spread<>;
     }
     return p;
 }

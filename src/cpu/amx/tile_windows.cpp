@@ -34,15 +34,37 @@ Scratch& scratch() {
 
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+// Windows of few channels with one tap per row of the kernel: the taps of a row are neighbours in the source.
+// The band then has a pixel per window instead of one per pixel of the source (Product::spread_row).
+// Returns x if it has enough channels, or taps apart from each other.
+Windows joined(const Windows& x) {
+    const std::int64_t taps = std::int64_t(x.taps.size());
+    if (x.channels >= least_channels || x.channels != x.pixel || taps < 2) return x;
+    std::int64_t across = 1;
+    while (across < taps && x.taps[std::size_t(across)].h == x.taps[0].h) ++across;
+    Windows rows = x;
+    rows.taps.clear();
+    for (std::int64_t t = 0; t < taps; ++t) {
+        const Tap &tap = x.taps[std::size_t(t)], &first = x.taps[std::size_t(t / across * across)];
+        if (tap.h != first.h || tap.w != x.taps[0].w + t % across || tap.index != first.index + t % across)
+            return x;
+        if (t % across == 0) rows.taps.push_back({tap.h, 0, tap.index});
+    }
+    rows.channels *= across, rows.pixel = 1;
+    rows.width = x.columns, rows.step.width = 1;
+    return rows;
+}
+
 class Product {
 public:
     Product(const WindowProduct& product, const TileProduct& tile_product, std::int64_t group_index)
-        : p(product), tiles(tile_product), x(product.windows), group(group_index) {}
+        : p(product), tiles(tile_product), x(joined(product.windows)), group(group_index) {}
 
     void run() {
         Ref<Storage> packed;
         if (p.weight.tensor && p.groups == 1 && !p.transposed)
-            packed = packed_for_tiles(*p.weight.tensor, tiles, p.weight.taps, x.channels, x.count());
+            packed =
+                packed_for_tiles(*p.weight.tensor, tiles, std::int64_t(x.taps.size()), x.channels, x.count());
         packed ? void(weight = static_cast<const char*>(panels_of(*packed))) : pack_weight();
         for (const Tap& tap : x.taps)
             for (std::int64_t c = 0; c < channels; c += tile_steps)
@@ -81,6 +103,30 @@ private:
         }
     }
 
+    // Copies what the windows of a row read in row `row` of all images.
+    void spread_row(std::int64_t row, char* to) const {
+        const Windows& source = p.windows;
+        const std::int64_t pixel = source.pixel * size, step = source.step.width * pixel;
+        const std::int64_t left = source.taps[0].w * pixel, end = source.width * pixel,
+                           used = x.channels * size;
+        const char* const from = source.data + row * end;
+        const auto inside = [&](std::int64_t j) {
+            return j * step + left >= 0 && j * step + left + used <= end;
+        };
+        for (std::int64_t j = 0; j < x.columns; ++j, to += channels * size) {
+            const std::int64_t begin = j * step + left, first = std::clamp<std::int64_t>(begin, 0, end),
+                               last = std::clamp<std::int64_t>(begin + used, first, end);
+            if (!inside(j)) {
+                std::memset(to, 0, std::size_t(channels * size));
+                std::memcpy(to + (first - begin), from + first, std::size_t(last - first));
+                continue;
+            }
+            const std::int64_t n = std::min(x.columns - j, (end - used - begin) / step + 1);
+            tiles.spread(from + begin, step, x.channels, n, to);
+            j += n - 1, to += (n - 1) * channels * size;
+        }
+    }
+
     void copy_pixels(std::int64_t at, std::int64_t n, char* to) const {
         const char* from = x.data + group * x.channels * size + at;
         if (x.channels == channels && x.pixel == channels)
@@ -100,8 +146,9 @@ private:
 
     void compute(std::int64_t image, std::int64_t first, std::int64_t rows) const {
         char* const seen = scratch().band.get<char>(band.bytes(rows));
-        band.copy(image, first, rows, seen,
-                  [&](std::int64_t at, std::int64_t n, char* to) { copy_pixels(at * size, n, to); });
+        band.copy(image, first, rows, seen, [&](std::int64_t at, std::int64_t n, char* to) {
+            x.channels > x.pixel ? spread_row(at / x.columns, to) : copy_pixels(at * size, n, to);
+        });
         const bool short_rows = x.columns <= tile_rows && p.result.dense();  // two of them make a run
         std::vector<TileRun> runs;
         for (std::int64_t i = 0; i < rows; ++i)
@@ -127,7 +174,7 @@ private:
 
     const WindowProduct& p;
     const TileProduct& tiles;
-    const Windows& x;
+    const Windows x;
     const std::int64_t group;
     const std::int64_t channels = round_up(x.channels, tile_steps);  // of a copied pixel
     const WindowBand band{x, channels* size};
@@ -139,14 +186,15 @@ private:
 }  // namespace
 
 bool suits_tiles(const WindowProduct& p, const TileProduct& product) {
-    const Windows& x = p.windows;
-    if (!product.multiply_windows || x.channels > x.pixel || x.type != bfloat16 || p.weight.type != bfloat16)
+    if (!product.multiply_windows || p.windows.channels > p.windows.pixel || p.windows.type != bfloat16 ||
+        p.weight.type != bfloat16)
         return false;
+    const Windows x = joined(p.windows);
+    const bool few = x.channels < least_channels && x.channels == p.windows.channels;
     // A kernel of one tap needs no padded copy: its windows are the image itself, or with a stride so few of
     // the pixels that copying those is less work than copying the image's rows. Only the strided result of a
     // gradient by the input makes the copy worthwhile.
-    if (x.taps.empty() || (x.taps.size() == 1 && p.result.dense()) || x.channels < least_channels)
-        return false;
+    if (x.taps.empty() || few || (p.windows.taps.size() == 1 && p.result.dense())) return false;
     const std::int64_t k = std::int64_t(x.taps.size()) * round_up(x.channels, tile_steps);
     const bool fills_tiles = x.columns <= tile_rows ? x.columns >= tile_rows / 2
                                                     : round_up(x.columns, tile_rows) * 4 <= x.columns * 5;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cpu/conv/tap_sums.h"
 #include "cpu/conv/window_product.h"
 #include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
@@ -121,10 +122,11 @@ void conv2d_input_grad(In in, const kernels::Conv2dInputGrad& at, Out out) {
     const Tensor g = row_major(in[0]), weight = row_major(in[1]);
     const Tensor& dx = out[0];
     if (dx->numel == 0) return;
-    std::vector<Phase> phases =
-        phases_of_gradient(at.geometry, kernel_size(weight->shape), {dx->shape[1], dx->shape[2]});
     Tensor bias;
     if (in.size() > 2 && in[2].defined()) bias = row_major(in[2]);
+    if (has_few_channels(g, weight, at.geometry, dx)) return add_taps(g, weight, bias, at.geometry, dx);
+    std::vector<Phase> phases =
+        phases_of_gradient(at.geometry, kernel_size(weight->shape), {dx->shape[1], dx->shape[2]});
     // Pixels that no tap reads are zero or the bias: the whole memory is filled at once, because these pixels
     // are strided.
     if (std::erase_if(phases, [](const Phase& phase) { return phase.windows.taps.empty(); }) > 0) {

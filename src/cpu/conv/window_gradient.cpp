@@ -102,7 +102,7 @@ private:
                 const std::int64_t some = std::min<std::int64_t>(kernels.nr, first + width - j);
                 const bool more = i > begin || (in_result && p.beta != 0);
                 if (in_place) {
-                    multiply_in_place(lines, j, some, k, a, t + j, more);
+                    multiply_in_place(lines, j, some, k, a, t + j, more, ahead);
                     continue;
                 }
                 pack_panel(lines, j, some, k, b);
@@ -112,7 +112,7 @@ private:
     }
 
     void multiply_in_place(const WindowAddresses& lines, std::int64_t j, std::int64_t width, std::int64_t k,
-                           const float* a, float* t, bool add) const {
+                           const float* a, float* t, bool add, Prefetch& ahead) const {
         constexpr int most = 16;  // vectors of a panel
         const float* const* of_vector[most];
         std::int64_t firsts[most];
@@ -121,7 +121,7 @@ private:
             of_vector[v] = reinterpret_cast<const float* const*>(lines.at + (tap - lines.first) * k);
             firsts[v] = column % x.channels;
         }
-        kernels.tile_in_place(a, of_vector, firsts, k, rows, width, t, ld, add);
+        kernels.tile_in_place(a, of_vector, firsts, k, rows, width, t, ld, add, ahead);
     }
 
     // Whether window i sits at pixel i of the image.

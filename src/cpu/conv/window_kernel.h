@@ -118,7 +118,11 @@ template <class T> MEZZO_INLINE void pack_lines_of(const char* const* lines, std
                 __builtin_prefetch(lines[p + ahead] + first * std::int64_t(sizeof(T)) + i);
         std::int64_t i = 0;
         for (; i + lanes <= width; i += lanes) store<lanes>(dst + i, load<lanes>(from + i));
-        for (; i < width; ++i) dst[i] = static_cast<float>(from[i]);
+        if constexpr (lanes == 16) {
+            if (i < width) store_first<lanes>(dst + i, load_first<lanes>(from + i, width - i), width - i);
+        } else {
+            for (; i < width; ++i) dst[i] = static_cast<float>(from[i]);
+        }
     }
 }
 
@@ -146,7 +150,7 @@ template <class T> MEZZO_INLINE void pack_steps_of(const T* data, std::int64_t l
             std::int64_t p = 0;
             for (; p < whole; ++p, from += ld, to += mr) store<n>(to, load<n>(from));
             for (; p < steps; ++p, from += ld, to += mr)
-                store_first<n>(to, load_first<n>(from, smaller(n, width - i)), mr);
+                store_first<lanes>(to, load_first<lanes>(from, smaller(mr, width - i)), mr);
         }
 }
 
@@ -157,15 +161,18 @@ template <int = 0> void pack_steps(const Operand& x, std::int64_t width, std::in
 // R rows of packed op(A) times C vectors of unpacked windows.
 template <int R, int C> void tile_of_lines(const float* a, const float* const* const* lines,
                                            const std::int64_t* firsts, std::int64_t k, float* t,
-                                           std::int64_t ldt, bool accumulate) {
+                                           std::int64_t ldt, bool accumulate, Prefetch& ahead) {
     const float* const* from[C];
     std::int64_t first[C];
     for (int c = 0; c < C; ++c) from[c] = lines[c], first[c] = firsts[c];
     Vector sum[R][C] = {};
-    for (std::int64_t p = 0; p < k; ++p, a += mr)
-        add_step(
-            sum, [&](int r) { return repeat(a + r); },
-            [&](int c) { return load<lanes>(from[c][p] + first[c]); });
+    for (std::int64_t p = 0; p < k;) {
+        fetch(ahead);
+        for (const std::int64_t end = smaller(k, p + Prefetch::slots); p < end; ++p, a += mr)
+            add_step(
+                sum, [&](int r) { return repeat(a + r); },
+                [&](int c) { return load<lanes>(from[c][p] + first[c]); });
+    }
     store_sums(sum, t, ldt, accumulate);
 }
 
@@ -181,13 +188,31 @@ template <int R, int C> MEZZO_INLINE auto pick_lines(std::int64_t rows, std::int
 
 template <int = 0> void tile_in_place(const float* a, const float* const* const* lines,
                                       const std::int64_t* firsts, std::int64_t k, std::int64_t rows,
-                                      std::int64_t columns, float* t, std::int64_t ldt, bool accumulate) {
+                                      std::int64_t columns, float* t, std::int64_t ldt, bool accumulate,
+                                      Prefetch& ahead) {
     for (std::int64_t i = 0; i < rows; i += mr)
         pick_lines<mr, nr / lanes>(rows - i, columns / lanes)(a + i * k, lines, firsts, k, t + i * ldt, ldt,
-                                                              accumulate);
+                                                              accumulate, ahead);
 }
 
 #if MEZZO_DEPTH == 1
+
+template <int = 0> void add_rows(const float* from, std::int64_t ld, float* to, std::int64_t step,
+                                 std::int64_t n, std::int64_t width) {
+    for (; n > 0; --n, from += ld, to += step) {
+        std::int64_t j = 0;
+        for (; j + lanes <= width; j += lanes)
+            store<lanes>(to + j, load<lanes>(to + j) + load<lanes>(from + j));
+        if constexpr (lanes == 16) {
+            const std::int64_t left = width - j;
+            if (left > 0)
+                store_first<lanes>(to + j,
+                                   load_first<lanes>(to + j, left) + load_first<lanes>(from + j, left), left);
+        } else {
+            for (; j < width; ++j) to[j] += from[j];
+        }
+    }
+}
 
 // ---- one channel per step
 
@@ -280,6 +305,7 @@ constexpr WindowKernels window_table = {
     .pack_lines = pack_line_columns<>,
     .tile_in_place = tile_in_place<>,
 #if MEZZO_DEPTH == 1
+    .add_rows = add_rows<>,
     .depthwise = depthwise<>,
     .depthwise_gradient = depthwise_gradient<>,
 #else

@@ -10,6 +10,7 @@
 #include "cpu/amx/tile_windows.h"
 #include "cpu/buffer.h"
 #include "cpu/conv/image_pairs.h"
+#include "cpu/conv/merged_groups.h"
 #include "cpu/conv/small_groups.h"
 #include "cpu/conv/window_gradient.h"
 #include "cpu/conv/window_rows.h"
@@ -26,6 +27,8 @@ namespace {
 // Sizes of a matrix of windows: a part that stays in the L2 cache, but more rows than that if the weight is
 // large, which gemm() packs for each matrix.
 constexpr std::int64_t chunk_bytes = 1 << 19, most_bytes = 1 << 22, least_rows = 256;
+
+constexpr std::int64_t tile_columns = 16;
 
 // Limits of a gradient whose windows are summed in parts: parts, and the floats of all their sums.
 constexpr std::int64_t most_parts = 16, part_floats = 1 << 17;
@@ -196,10 +199,14 @@ const WindowKernels* in_place_kernels(const WindowProduct& p) {
     return p.windows.channels < 8 ? &window_kernels() : nullptr;
 }
 
-// Tiles that multiply windows without im2col, or null.
+// Tiles that multiply windows without im2col, or null. They pay for fewer columns than in gemm(), which would
+// need the copies of im2col for those.
 const TileProduct* in_place_tiles(const WindowProduct& p) {
     if (p.windows.type != bfloat16) return nullptr;
-    Gemm g{.m = p.windows.count(), .n = p.columns(), .k = p.windows.steps(), .trans_b = !p.transposed};
+    Gemm g{.m = p.windows.count(),
+           .n = std::max(p.columns(), tile_columns),
+           .k = p.windows.steps(),
+           .trans_b = !p.transposed};
     g.a_type = p.windows.type, g.b_type = p.weight.type;
     if (!worth_packing(g)) return nullptr;
     const TileKernels* const tiles = chosen_gemm_kernels(g).tiles;
@@ -235,11 +242,43 @@ void add_windows(const WindowGradient& p, std::int64_t group, std::int64_t begin
     } while (begin < end);
 }
 
+// The product of one group.
+Gemm product_of(const WindowGradient& p) {
+    Gemm g{.m = p.group_outputs(), .n = p.windows.steps(), .k = p.windows.count(), .trans_a = true};
+    g.a_type = p.gradient_type, g.b_type = p.windows.type;
+    return g;
+}
+
+// Multiplies groups of few channels on tiles, if that is possible; returns whether it did.
+bool multiplied_merged(const WindowProduct& p) {
+    MergedProduct merged(p);
+    const TileProduct* const tiles = merged.merges() ? in_place_tiles(merged.product) : nullptr;
+    if (!tiles || !merged.exact()) return false;
+    merged.set_weight();
+    multiply_windows_on_tiles(merged.product, *tiles);
+    return true;
+}
+
+// The same for their gradient.
+bool added_merged(const WindowGradient& p) {
+    const WindowGradient merged = merged_gradient(p);
+    if (merged.groups == p.groups || p.result_type == float64) return false;
+    const Gemm g = product_of(merged);
+    const TileKernels* const tiles = g.k > 0 ? chosen_gemm_kernels(g).tiles : nullptr;
+    if (!tiles || !suits_tiles(merged, tiles->bf16)) return false;
+    Buffer buffer;
+    float* const all = buffer.get<float>(merged.outputs * merged.windows.steps());
+    add_window_gradient_on_tiles(merged, tiles->bf16, all, false);
+    float* const sums = scratch().result.get<float>(p.outputs * p.windows.steps());
+    split_merged(p, merged, all, sums);
+    finish_gradient(p, sums);
+    return true;
+}
+
 // Computes the gradient without gemm() if another method is best for it; returns whether it did.
 bool added_without_gemm(const WindowGradient& p) {
     if (p.result_type == float64) return false;
-    Gemm g{.m = p.group_outputs(), .n = p.windows.steps(), .k = p.windows.count(), .trans_a = true};
-    g.a_type = p.gradient_type, g.b_type = p.windows.type;
+    const Gemm g = product_of(p);
     if (g.k == 0 || !worth_packing(g)) return false;
     if (!has_matrix_units(g)) {
         add_window_gradient_by_vectors(p, window_kernels());
@@ -259,6 +298,7 @@ bool added_without_gemm(const WindowGradient& p) {
 
 void multiply_windows(const WindowProduct& p) {
     if (p.windows.count() == 0) return;
+    if (multiplied_merged(p)) return;
     if (has_small_groups(p)) return multiply_small_groups(p);
     if (const WindowKernels* const kernels = in_place_kernels(p))
         return multiply_windows_in_place(p, *kernels);
@@ -267,6 +307,7 @@ void multiply_windows(const WindowProduct& p) {
 }
 
 void add_window_gradient(const WindowGradient& p) {
+    if (added_merged(p)) return;
     if (has_small_groups(p)) return add_small_group_gradient(p);
     if (added_without_gemm(p)) return;
     const std::int64_t parts = gradient_parts(p), count = p.outputs * p.windows.steps();

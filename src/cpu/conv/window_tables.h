@@ -88,9 +88,11 @@ struct WindowKernels {
     // begins at element firsts[v] of line lines[v][p].
     void (*tile_in_place)(const float* a, const float* const* const* lines, const std::int64_t* firsts,
                           std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
-                          bool accumulate);
+                          bool accumulate, Prefetch& ahead);
 
-    // Null if depth is 2.
+    // Null if depth is 2, as are the next two. to[i * step + j] += from[i * ld + j], for i < n and j < width.
+    void (*add_rows)(const float* from, std::int64_t ld, float* to, std::int64_t step, std::int64_t n,
+                     std::int64_t width) = nullptr;
     void (*depthwise)(const DepthwiseProduct& product) = nullptr;
     void (*depthwise_gradient)(const DepthwiseGradient& gradient) = nullptr;
 
