@@ -7,6 +7,7 @@
 
 #include "cpu/conv/tap_sums.h"
 #include "cpu/conv/window_product.h"
+#include "cpu/elementwise/convert.h"
 #include "cpu/elementwise/strided.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
@@ -28,30 +29,30 @@ char* data(const Tensor& x) { return x->numel ? x->bytes() : nullptr; }
 
 Size2d kernel_size(const Shape& weight) { return {weight[1], weight[2]}; }
 
-constexpr std::int64_t few_channels = 16;
+constexpr std::int64_t few_channels = 16, few_outputs = 8;
 
-// Windows of one group of few float32 channels, whose taps in a row of the kernel are neighbours, get one tap
-// per row, which has the channels of all of them: in a copy of the images with zeros at the sides, which is
-// returned. Otherwise returns an undefined tensor.
+// Windows of one group of few channels, whose taps in a row of the kernel are neighbours, get one tap per
+// row, which has the channels of all of them: in a float32 copy of the images with zeros at the sides, which
+// is returned. Otherwise returns an undefined tensor.
 Tensor join_taps(Windows& x, Size2d kernel, const kernels::ConvGeometry& geometry) {
-    if (x.type != float32 || geometry.groups != 1 || geometry.dilation.width != 1 || kernel.width == 1 ||
+    if (geometry.groups != 1 || geometry.dilation.width != 1 || kernel.width == 1 ||
         x.step.width > kernel.width || x.channels > (x.step.width == 1 ? few_channels : few_channels / 2) ||
         x.count() * x.steps() == 0)
         return {};
     const std::int64_t before = geometry.padding.width, width = (x.columns - 1) * x.step.width + kernel.width,
                        pixel = x.pixel, inside = std::clamp<std::int64_t>(width - before, 0, x.width);
     if (width > 2 * x.width + 64) return {};  // mostly zeros
-    Tensor copy = empty({x.images, x.height, width, pixel}, {.dtype = x.type});
-    const auto* from = reinterpret_cast<const float*>(x.data);
+    Tensor copy = empty({x.images, x.height, width, pixel}, {.dtype = float32});
+    const std::int64_t line = x.width * pixel * std::int64_t(size_of(x.type));
     auto* const to = reinterpret_cast<float*>(copy->bytes());
     parallel_for(x.images * x.height, grain / (width * pixel) + 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t row = begin; row < end; ++row) {
             float* const at = std::fill_n(to + row * width * pixel, std::min(before, width) * pixel, 0.0f);
-            std::fill(std::copy_n(from + row * x.width * pixel, inside * pixel, at),
-                      to + (row + 1) * width * pixel, 0.0f);
+            convert(x.data + row * line, x.type, at, float32, inside * pixel);
+            std::fill(at + inside * pixel, to + (row + 1) * width * pixel, 0.0f);
         }
     });
-    x.data = copy->bytes(), x.width = width, x.channels *= kernel.width;
+    x.data = copy->bytes(), x.type = float32, x.width = width, x.channels *= kernel.width;
     std::vector<Tap> taps;
     for (std::int64_t r = 0; r < kernel.height; ++r)
         taps.push_back({x.taps[std::size_t(r * kernel.width)].h, 0, r});
@@ -89,7 +90,8 @@ void convolve(In in, const kernels::ConvGeometry& at, const Tensor& residual, Ac
     set_source(p.windows, x, at.groups);
     p.windows.rows = y->shape[1], p.windows.columns = y->shape[2];
     p.weight = weight_of(weight);
-    const Tensor joined = join_taps(p.windows, kernel_size(weight->shape), at);
+    const Tensor joined =
+        x->dtype == float32 ? join_taps(p.windows, kernel_size(weight->shape), at) : Tensor();
     if (in[1]->contiguous) p.weight.tensor = &in[1];
     p.weight.inputs = p.windows.channels, p.weight.taps = std::int64_t(p.windows.taps.size());
     p.groups = at.groups;
@@ -159,7 +161,8 @@ void conv2d_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out) {
     p.windows = windows_of_input(at.geometry, kernel_size(dw->shape));
     set_source(p.windows, x, at.geometry.groups);
     p.windows.rows = g->shape[1], p.windows.columns = g->shape[2];
-    const Tensor joined = join_taps(p.windows, kernel_size(dw->shape), at.geometry);
+    const bool on_vectors = x->dtype == float32 || (x->dtype != float64 && dw->shape[0] <= few_outputs);
+    const Tensor joined = on_vectors ? join_taps(p.windows, kernel_size(dw->shape), at.geometry) : Tensor();
     p.gradient = data(g);
     p.gradient_type = g->dtype;
     p.outputs = dw->shape[0];

@@ -29,6 +29,7 @@ namespace {
 constexpr std::int64_t chunk_bytes = 1 << 19, most_bytes = 1 << 22, least_rows = 256;
 
 constexpr std::int64_t tile_columns = 16;
+constexpr std::int64_t least_outputs = 4;
 
 // Limits of a gradient whose windows are summed in parts: parts, and the floats of all their sums.
 constexpr std::int64_t most_parts = 16, part_floats = 1 << 17;
@@ -279,7 +280,11 @@ bool added_merged(const WindowGradient& p) {
 bool added_without_gemm(const WindowGradient& p) {
     if (p.result_type == float64) return false;
     const Gemm g = product_of(p);
-    if (g.k == 0 || !worth_packing(g)) return false;
+    // For few outputs, packing windows is faster than copying them for gemm(), except in short pieces of 16
+    // bit.
+    const bool few_outputs = p.windows.taps.size() > 1 && g.m >= least_outputs && g.n > least_outputs &&
+                             (p.windows.type == float32 || p.windows.channels >= tile_columns);
+    if (g.k == 0 || !(worth_packing(g) || few_outputs)) return false;
     if (!has_matrix_units(g)) {
         add_window_gradient_by_vectors(p, window_kernels());
         return true;
