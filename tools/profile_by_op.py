@@ -21,7 +21,7 @@ PRODUCTS = "matrix products, attention's included"
 GROUPS = (
     ("", r"box_muller|::normal<|from_words|functors.*::log,"),
     ("products on tiles", r"OfTwo|OneByTwo|Plane|OfThree|finish_rows|pack_tile|pack<(true|false)|add_pairs|pair_lines"),
-    ("convolutions", r"window|depthwise|\bfind<|add_gradient|image_pairs"),
+    ("convolutions", r"window|depthwise|\bfind<|add_gradient|image_pairs|\badd_rows<|copy_pieces|copy_taps|TapSums|merged"),
     ("attention", r"softmax(_grad)?<0>|row_dots|Forward::|OneQuery|AttentionGradient|ColumnBlocks|write_rows|write_transposed|Mask::|WeightDropout|\bdivide<"),
     (PRODUCTS, r"micro_kernel|\bpack|\btile|tile_of_lines|panel|epilogue|skinny|\bsmall<|\bkeep<|\bdots<|multiply|\bpair|\bblock\b|\bcodes<|\bone_row<|all_values|fill_up"),
     ("optimizer", r"\bupdate<|all_finite|(read|write)_(blocks|signed_or_not)|round_stochastically|(join|split)_halves"),

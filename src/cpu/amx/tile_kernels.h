@@ -377,7 +377,7 @@ void pair_lines(const char* first, const char* second, std::int64_t stride, std:
 }
 
 template <int = 0>
-void spread(const char* from, std::int64_t step, std::int64_t used, std::int64_t n, char* to) {
+void copy_pieces(const char* from, std::int64_t step, std::int64_t used, std::int64_t n, char* to) {
     for (; n > 0; --n, from += step)
         for (std::int64_t c = 0; c < used; c += tile_steps, to += 64) {
             const std::int64_t left = smaller(used - c, tile_steps);
@@ -396,7 +396,7 @@ template <class P, class A, class B = A> constexpr TileProduct product() {
                   multiply<P>};
     if constexpr (P::count == 1) {
         p.multiply_windows = multiply_windows<P>, p.add_gradient = add_gradient<>;
-        p.pair = pair<>, p.pair_lines = pair_lines<>, p.spread = spread<>;
+        p.pair = pair<>, p.pair_lines = pair_lines<>, p.copy_pieces = copy_pieces<>;
     }
     return p;
 }

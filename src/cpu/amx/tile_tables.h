@@ -103,8 +103,8 @@ struct TileProduct {
     void (*pair_lines)(const char* first, const char* second, std::int64_t stride, std::int64_t pixels,
                        char* to) = nullptr;
     // Copies n pieces of `used` elements that lie `step` bytes apart. Zeros fill each up to whole tiles.
-    void (*spread)(const char* from, std::int64_t step, std::int64_t used, std::int64_t n,
-                   char* to) = nullptr;
+    void (*copy_pieces)(const char* from, std::int64_t step, std::int64_t used, std::int64_t n,
+                        char* to) = nullptr;
 };
 
 struct TileKernels {

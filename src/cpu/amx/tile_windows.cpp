@@ -122,7 +122,7 @@ private:
                 continue;
             }
             const std::int64_t n = std::min(x.columns - j, (end - used - begin) / step + 1);
-            tiles.spread(from + begin, step, x.channels, n, to);
+            tiles.copy_pieces(from + begin, step, x.channels, n, to);
             j += n - 1, to += (n - 1) * channels * size;
         }
     }
