@@ -45,7 +45,7 @@ BASIS = [f"mezzo/{name}" for name in (
 OPS = BASIS + [f"mezzo/{name}" for name in (
     "ops.h", "ops.def", "image_ops.h", "attention_ops.h", "recurrent_ops.h", "reduce_ops.h", "sort_ops.h", "shape_ops.h", "index_ops.h",
     "pointwise_ops.h", "product_ops.h", "loss_ops.h", "quantize.h", "autograd.h", "autocast.h", "record_function.h")]
-TABLES = ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h"]  # ops.h for Reduction
+TABLES = ["mezzo/ops.def", "mezzo/ops.h", "mezzo/optim_options.h", "mezzo/optimizers.def"]  # ops.h for Reduction
 USER = ["mezzo/", "core/"]
 ALLOWED = {
     "include": ["mezzo/"],
@@ -376,12 +376,13 @@ def tensor_functions(text):
 def check_ranges():
     """Every public function of tensors is run over the range of the 16-bit dtypes, or is left out there for a reason."""
     text = (ROOT / RANGES).read_text()
-    table = re.findall(r"^MEZZO_UNARY\((\w+),", (ROOT / "include/mezzo/ops.def").read_text(), re.M)
+    ops = (ROOT / "include/mezzo/ops.def").read_text()
+    table = re.findall(r"^MEZZO_UNARY\((\w+),", ops, re.M)
     lines, omitted = text.split("left_out()", 1)
     run = {*table, *re.findall(r'(?:OF_(?:ONE|TWO)\(|\{)\s*"(\w+)|(?:BINARY|UNARY)\((\w+)\)', lines)}
     run = {name for entry in run for name in ([entry] if isinstance(entry, str) else entry) if name}
     excused = set(re.findall(r'^ +\{"(\w+)", \w+\},$', omitted.split("return", 1)[0], re.M))
-    public = {}
+    public = dict.fromkeys(re.findall(r"Tensor (\w+) MEZZO_OF_", ops), "include/mezzo/ops.def")
     for header in sorted((ROOT / "include/mezzo").rglob("*.h")):
         for name in tensor_functions(header.read_text()):
             public.setdefault(name, str(header.relative_to(ROOT)))

@@ -196,8 +196,7 @@ template <class Row, class Table> constexpr UpdateKernel<Table> kernel_of() {
 }
 template <class Table> constexpr UpdateKernel<Table> kernels[] = {
 #define MEZZO_OPTIMIZER(name) kernel_of<functors::name##Row, Table>(),
-    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
+#include "mezzo/optimizers.def"
 };
 
 template <class Table>

@@ -28,79 +28,12 @@ namespace mezzo {
 // float32; a 0-dim tensor or a C++ scalar does not raise the dtype of one with dimensions. Integers stay
 // integers in the ops that ops.def marks `same`, which throw for booleans; the other ops convert integers to
 // float32, or to float64 if another input is float64. Comparisons give booleans; logical ones take any dtype,
-// where 0 is false. -x
-[[nodiscard]] Tensor neg(const Tensor& x);
-// |x|
-[[nodiscard]] Tensor abs(const Tensor& x);
-// The sign: -1, 0 or 1.
-[[nodiscard]] Tensor sign(const Tensor& x);
-// x^2
-[[nodiscard]] Tensor square(const Tensor& x);
-// e^x
-[[nodiscard]] Tensor exp(const Tensor& x);
-// e^x - 1, exact for small x
-[[nodiscard]] Tensor expm1(const Tensor& x);
-// Natural logarithm
-[[nodiscard]] Tensor log(const Tensor& x);
-// log(1 + x), exact for small x
-[[nodiscard]] Tensor log1p(const Tensor& x);
-// Square root
-[[nodiscard]] Tensor sqrt(const Tensor& x);
-// 1 / sqrt(x)
-[[nodiscard]] Tensor rsqrt(const Tensor& x);
-// 1 / x
-[[nodiscard]] Tensor reciprocal(const Tensor& x);
-// Sine of radians
-[[nodiscard]] Tensor sin(const Tensor& x);
-// Cosine of radians
-[[nodiscard]] Tensor cos(const Tensor& x);
-// Error function
-[[nodiscard]] Tensor erf(const Tensor& x);
-// Hyperbolic tangent
-[[nodiscard]] Tensor tanh(const Tensor& x);
-// 1 / (1 + e^-x)
-[[nodiscard]] Tensor sigmoid(const Tensor& x);
-// max(x, 0)
-[[nodiscard]] Tensor relu(const Tensor& x);
-// x Phi(x), Phi of the standard normal distribution
-[[nodiscard]] Tensor gelu(const Tensor& x);
-// gelu() by its tanh approximation
-[[nodiscard]] Tensor gelu_tanh(const Tensor& x);
-// x sigmoid(x)
-[[nodiscard]] Tensor silu(const Tensor& x);
-// log(1 + e^x)
-[[nodiscard]] Tensor softplus(const Tensor& x);
-// x / (1 + |x|)
-[[nodiscard]] Tensor softsign(const Tensor& x);
-// x tanh(softplus(x))
-[[nodiscard]] Tensor mish(const Tensor& x);
-// Largest integer <= x
-[[nodiscard]] Tensor floor(const Tensor& x);
-// Smallest integer >= x
-[[nodiscard]] Tensor ceil(const Tensor& x);
-// Nearest integer, halves to even
-[[nodiscard]] Tensor round(const Tensor& x);
-// Integer part, the fraction cut off.
-[[nodiscard]] Tensor trunc(const Tensor& x);
-
-// a + b
-[[nodiscard]] Tensor add(const Tensor& a, const Tensor& b);
-// a - b
-[[nodiscard]] Tensor sub(const Tensor& a, const Tensor& b);
-// a * b
-[[nodiscard]] Tensor mul(const Tensor& a, const Tensor& b);
-// a / b
-[[nodiscard]] Tensor div(const Tensor& a, const Tensor& b);
-// a^b
-[[nodiscard]] Tensor pow(const Tensor& a, const Tensor& b);
-// Larger of a and b, per element
-[[nodiscard]] Tensor maximum(const Tensor& a, const Tensor& b);
-// Smaller of a and b, per element
-[[nodiscard]] Tensor minimum(const Tensor& a, const Tensor& b);
-// a - b floor(a / b)
-[[nodiscard]] Tensor remainder(const Tensor& a, const Tensor& b);
-// Angle of the point (b, a) in radians
-[[nodiscard]] Tensor atan2(const Tensor& a, const Tensor& b);
+// where 0 is false.
+#define MEZZO_OF_X (const Tensor& x)
+#define MEZZO_OF_A_AND_B (const Tensor& a, const Tensor& b)
+#include "mezzo/ops.def"
+#undef MEZZO_OF_X
+#undef MEZZO_OF_A_AND_B
 
 // Gradients of activations y = f(x): g is the gradient of y.
 
@@ -118,23 +51,6 @@ namespace mezzo {
 [[nodiscard]] Tensor silu_grad(const Tensor& g, const Tensor& x);
 // g mish'(x)
 [[nodiscard]] Tensor mish_grad(const Tensor& g, const Tensor& x);
-
-// a == b
-[[nodiscard]] Tensor eq(const Tensor& a, const Tensor& b);
-// a != b
-[[nodiscard]] Tensor ne(const Tensor& a, const Tensor& b);
-// a < b
-[[nodiscard]] Tensor lt(const Tensor& a, const Tensor& b);
-// a <= b
-[[nodiscard]] Tensor le(const Tensor& a, const Tensor& b);
-// a > b
-[[nodiscard]] Tensor gt(const Tensor& a, const Tensor& b);
-// a >= b
-[[nodiscard]] Tensor ge(const Tensor& a, const Tensor& b);
-// Whether a and b are not 0
-[[nodiscard]] Tensor logical_and(const Tensor& a, const Tensor& b);
-// Whether a or b is not 0
-[[nodiscard]] Tensor logical_or(const Tensor& a, const Tensor& b);
 
 // x^exponent
 [[nodiscard]] Tensor pow(const Tensor& x, double exponent);

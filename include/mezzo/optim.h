@@ -1,5 +1,5 @@
-// Optimizers with parameter groups: SGD, Adam, AdamW, RMSprop, Adagrad, NAdam, Lion. Others are in
-// mezzo/optim_in_ops.h and mezzo/lbfgs.h.
+// Optimizers with parameter groups, those of mezzo/optimizers.def. Others are in mezzo/optim_in_ops.h and
+// mezzo/lbfgs.h.
 //
 //   optim::AdamW optimizer(net.parameters(), {.lr = 1e-3, .weight_decay = 0.01});
 //   optimizer.zero_grad();
@@ -127,39 +127,28 @@ private:
 
 std::ostream& operator<<(std::ostream& out, const Optimizer& optimizer);  // optimizer.to_string()
 
-// Defines for each optimizer of optim_options.h a class with its name, and a group: parameters that share
-// options. Named parameters (from named_parameters()) are named in errors and overflow reports. The
-// constructors throw Error(value) for options out of their range, for parameters that are undefined, listed
-// twice or no floating leaves, and when there is no parameter at all.
-#define MEZZO_OPTIMIZER_CLASS(name)                                                                          \
+// Defines the class of an optimizer, and a group: parameters that share options. Named parameters (from
+// named_parameters()) are named in errors and overflow reports. The constructors throw Error(value) for
+// options out of their range, for parameters that are undefined, listed twice or no floating leaves, and when
+// there is no parameter at all.
+#define MEZZO_OPTIMIZER_CLASS(name, base, ...)                                                               \
     struct name##Group {                                                                                     \
         Tensors params = {};                                                                                 \
         name##Options options = {};                                                                          \
         StateDict named_params = {};                                                                         \
     };                                                                                                       \
-    class name : public Optimizer {                                                                          \
+    class name : public base {                                                                               \
     public:                                                                                                  \
         explicit name(const Tensors& params, const name##Options& options = {});                             \
         explicit name(const StateDict& named_params, const name##Options& options = {});                     \
         explicit name(const std::vector<name##Group>& groups);                                               \
         explicit name(std::initializer_list<name##Group> groups) : name(std::vector<name##Group>(groups)) {} \
         explicit name(const name##Group& one_group) = delete; /* name({{.params = …}}) */                  \
+        __VA_ARGS__                                                                                          \
     };
-// SGD with momentum; the formula and the options are in SGDOptions.
-MEZZO_OPTIMIZER_CLASS(SGD)
-// Adam with weight decay that is added to the gradient; see AdamOptions.
-MEZZO_OPTIMIZER_CLASS(Adam)
-// Adam with decoupled weight decay; see AdamWOptions.
-MEZZO_OPTIMIZER_CLASS(AdamW)
-// RMSprop, with momentum and centering if wanted; see RMSpropOptions.
-MEZZO_OPTIMIZER_CLASS(RMSprop)
-// Adagrad; see AdagradOptions.
-MEZZO_OPTIMIZER_CLASS(Adagrad)
-// Adam with Nesterov momentum; see NAdamOptions.
-MEZZO_OPTIMIZER_CLASS(NAdam)
-// Lion, the sign of a momentum; see LionOptions.
-MEZZO_OPTIMIZER_CLASS(Lion)
-#undef MEZZO_OPTIMIZER_CLASS
+
+#define MEZZO_OPTIMIZER(name) MEZZO_OPTIMIZER_CLASS(name, Optimizer)
+#include "mezzo/optimizers.def"
 
 }  // namespace mezzo::optim
 

@@ -120,26 +120,9 @@ struct MuonOptions {
     MuonAdjustLr adjust_lr_fn = MuonAdjustLr::original;
 };
 
-// Defines for each optimizer its class, and a group: parameters that share options. Constructors,
-// set_option() and load_state_dict() throw Error(value) for options out of their range, and constructors for
-// the parameters that other optimizers refuse.
-#define MEZZO_OPTIMIZER_IN_OPS(name)                                                                         \
-    struct name##Group {                                                                                     \
-        Tensors params = {};                                                                                 \
-        name##Options options = {};                                                                          \
-        StateDict named_params = {};                                                                         \
-    };                                                                                                       \
-    class name : public CustomOptimizer {                                                                    \
-    public:                                                                                                  \
-        explicit name(const Tensors& params, const name##Options& options = {});                             \
-        explicit name(const StateDict& named_params, const name##Options& options = {});                     \
-        explicit name(const std::vector<name##Group>& groups);                                               \
-        explicit name(std::initializer_list<name##Group> groups) : name(std::vector<name##Group>(groups)) {} \
-        explicit name(const name##Group& one_group) = delete; /* name({{.params = …}}) */                  \
-                                                                                                             \
-    protected:                                                                                               \
-        void update(ParameterUpdate& p) override;                                                            \
-    };
+// The constructors, set_option() and load_state_dict() throw the errors of mezzo/optim.h.
+#define MEZZO_OPTIMIZER_IN_OPS(name) \
+    MEZZO_OPTIMIZER_CLASS(name, CustomOptimizer, protected : void update(ParameterUpdate& p) override;)
 // LAMB, Adam with a step in proportion to the parameter's norm; see LAMBOptions.
 MEZZO_OPTIMIZER_IN_OPS(LAMB)
 // RAdam, Adam that begins with plain momentum; see RAdamOptions.

@@ -258,8 +258,7 @@ void update_all(std::span<const ParamRef> params, std::span<const StepArgs> grou
 using UpdateAll = void (*)(std::span<const ParamRef>, std::span<const StepArgs>, double factor);
 constexpr UpdateAll updates[] = {
 #define MEZZO_OPTIMIZER(name) update_all<functors::name##Row>,
-    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
+#include "mezzo/optimizers.def"
 };
 
 void update(std::span<const ParamRef> params, std::span<const StepArgs> groups, const GradientFactor& factor,

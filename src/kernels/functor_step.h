@@ -45,8 +45,7 @@ template <class Row> StepArgs step_args(OptimizerId id, const typename Row::Opti
     inline StepArgs step_args(const optim::name##Options& options) { \
         return step_args<name##Row>(OptimizerId::name, options);     \
     }
-MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
+#include "mezzo/optimizers.def"
 
 // Everything that one parameter's update needs, apart from its elements. C is the type that it computes in.
 template <class Row, class C> struct Prepared {

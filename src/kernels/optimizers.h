@@ -39,10 +39,17 @@ struct StateStorage {
 namespace mezzo::functors {
 MEZZO_FUNCTORS_OPEN
 
-struct SGDRow {
+// Defaults of an optimizer type: it counts its steps, and has one way to compute.
+struct OptimizerRow {
+    static constexpr const char* counted[] = {"steps"};
+    static constexpr unsigned ways = 1;
+    template <class Options> MEZZO_HD static unsigned way(const Options&) { return 0; }
+    template <class Options> MEZZO_HD static void advance(const Options&, float*) {}
+};
+
+struct SGDRow : OptimizerRow {
     using Options = optim::SGDOptions;
     static constexpr const char* state[] = {"momentum_buffer"};
-    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("weight_decay", o.weight_decay, Rule::not_negative);
@@ -58,7 +65,6 @@ struct SGDRow {
         return (o.weight_decay != 0 ? 1u : 0u) + (o.momentum == 0 ? 0u : o.nesterov ? nesterov : momentum);
     }
     MEZZO_HD static constexpr unsigned used(unsigned way) { return way >= momentum ? 1 : 0; }
-    MEZZO_HD static void advance(const Options&, float*) {}
 
     template <class C> struct Formula {
         C lr, decay, mu, gain;
@@ -82,10 +88,9 @@ struct SGDRow {
     };
 };
 
-template <class Options_, bool decoupled> struct AdamRowOf {
+template <class Options_, bool decoupled> struct AdamRowOf : OptimizerRow {
     using Options = Options_;
     static constexpr const char* state[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("weight_decay", o.weight_decay, Rule::not_negative);
@@ -116,7 +121,6 @@ template <class Options_, bool decoupled> struct AdamRowOf {
         return (o.amsgrad ? amsgrad : 0u) + (!decoupled && o.weight_decay != 0 ? decayed : 0u);
     }
     MEZZO_HD static constexpr unsigned used(unsigned way) { return (way & amsgrad) != 0 ? 7 : 3; }
-    MEZZO_HD static void advance(const Options&, float*) {}
 
     template <class C> struct Formula {
         C shrink, decay, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, step_size, root_correction2;
@@ -150,10 +154,9 @@ template <class Options_, bool decoupled> struct AdamRowOf {
 using AdamRow = AdamRowOf<optim::AdamOptions, false>;
 using AdamWRow = AdamRowOf<optim::AdamWOptions, true>;
 
-struct RMSpropRow {
+struct RMSpropRow : OptimizerRow {
     using Options = optim::RMSpropOptions;
     static constexpr const char* state[] = {"square_avg", "momentum_buffer", "grad_avg"};
-    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("alpha", o.alpha, Rule::below_one);
@@ -170,7 +173,6 @@ struct RMSpropRow {
     MEZZO_HD static constexpr unsigned used(unsigned way) {
         return 1u + ((way & momentum) != 0 ? 2u : 0u) + ((way & centered) != 0 ? 4u : 0u);
     }
-    MEZZO_HD static void advance(const Options&, float*) {}
 
     template <class C> struct Formula {
         C lr, alpha, one_minus_alpha, eps, decay, mu;
@@ -200,10 +202,9 @@ struct RMSpropRow {
     };
 };
 
-struct AdagradRow {
+struct AdagradRow : OptimizerRow {
     using Options = optim::AdagradOptions;
     static constexpr const char* state[] = {"sum"};
-    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("lr_decay", o.lr_decay, Rule::not_negative);
@@ -212,10 +213,7 @@ struct AdagradRow {
         visit("eps", o.eps, Rule::not_negative);
         visit("maximize", o.maximize);
     }
-    static constexpr unsigned ways = 1;
-    MEZZO_HD static unsigned way(const Options&) { return 0; }
     MEZZO_HD static constexpr unsigned used(unsigned) { return 1; }
-    MEZZO_HD static void advance(const Options&, float*) {}
 
     template <class C> struct Formula {
         C step_size, decay, initial, eps;
@@ -235,7 +233,7 @@ struct AdagradRow {
     };
 };
 
-struct NAdamRow {
+struct NAdamRow : OptimizerRow {
     using Options = optim::NAdamOptions;
     static constexpr const char* state[] = {"exp_avg", "exp_avg_sq"};
     // mu_product: the product of all mu_t so far
@@ -250,8 +248,6 @@ struct NAdamRow {
         visit("decoupled_weight_decay", o.decoupled_weight_decay);
         visit("maximize", o.maximize);
     }
-    static constexpr unsigned ways = 1;
-    MEZZO_HD static unsigned way(const Options&) { return 0; }
     MEZZO_HD static constexpr unsigned used(unsigned) { return 3; }
     MEZZO_HD static double mu(const Options& o, double t) {
         return o.beta1 * (1 - 0.5 * math::pow(0.96, t * o.momentum_decay));
@@ -292,10 +288,9 @@ struct NAdamRow {
     };
 };
 
-struct LionRow {
+struct LionRow : OptimizerRow {
     using Options = optim::LionOptions;
     static constexpr const char* state[] = {"exp_avg"};
-    static constexpr const char* counted[] = {"steps"};
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("beta1", o.beta1, Rule::below_one);
@@ -303,10 +298,7 @@ struct LionRow {
         visit("weight_decay", o.weight_decay, Rule::not_negative);
         visit("maximize", o.maximize);
     }
-    static constexpr unsigned ways = 1;
-    MEZZO_HD static unsigned way(const Options&) { return 0; }
     MEZZO_HD static constexpr unsigned used(unsigned) { return 1; }
-    MEZZO_HD static void advance(const Options&, float*) {}
 
     template <class C> struct Formula {
         C lr, shrink, beta1, one_minus_beta1, beta2, one_minus_beta2;

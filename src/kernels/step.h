@@ -59,9 +59,8 @@ struct ParamRef {
 // The optimizer types of kernels/optimizers.h.
 enum class OptimizerId : std::uint8_t {
 #define MEZZO_OPTIMIZER(name) name,
-    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
-        count
+#include "mezzo/optimizers.def"
+    count
 };
 inline constexpr int optimizer_count = int(OptimizerId::count);
 struct StepArgs {

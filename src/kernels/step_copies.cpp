@@ -78,8 +78,7 @@ GradientFactor factor_of(Copies& copies, GradientFactor factor) {
 std::size_t number_bytes(OptimizerId optimizer) {
     constexpr std::size_t counts[] = {
 #define MEZZO_OPTIMIZER(name) std::size(functors::name##Row::counted),
-        MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
+#include "mezzo/optimizers.def"
     };
     return counts[int(optimizer)] * sizeof(float);
 }

@@ -121,8 +121,7 @@ template <class Row> constexpr RowTable table_of(const char* type) {
 
 constexpr RowTable rows[] = {
 #define MEZZO_OPTIMIZER(name) table_of<functors::name##Row>(#name),
-    MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
+#include "mezzo/optimizers.def"
 };
 
 std::shared_ptr<const OptimizerType> make_kind(OptimizerId id) {
@@ -239,7 +238,6 @@ template <class Group> OptimizerImpl* make(OptimizerId id, const std::vector<Gro
         const std::shared_ptr<const OptimizerType> kind = kind_of(OptimizerId::name);                  \
         return out << #name "Options(" << text_of(*kind, values_of(*kind, options)) << ')';            \
     }
-MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
+#include "mezzo/optimizers.def"
 
 }  // namespace mezzo::optim

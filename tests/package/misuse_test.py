@@ -216,8 +216,10 @@ def undocumented():
     for prefix, wanted in (("mezzo::Tensor::", None), ("mezzo::optim::", {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Lion"}),
                            ("mezzo::amp::Autocast", {""})):
         if wanted is None:
-            with open(f"{ROOT}/include/mezzo/methods.def", encoding="utf-8") as methods:
-                wanted = set(re.findall(r"\[\[nodiscard\]\] \S+ (\w+)\(", methods.read()))
+            wanted = set()
+            for table in "methods", "ops":
+                with open(f"{ROOT}/include/mezzo/{table}.def", encoding="utf-8") as methods:
+                    wanted |= set(re.findall(r"\[\[nodiscard\]\] \S+ (\w+)(?:\(| MEZZO_OF_)", methods.read()))
         run = subprocess.run(COMPILER + ["-std=c++20", "-fsyntax-only", "-fparse-all-comments", f"-I{ROOT}/include", "-Xclang", "-ast-dump",
                                          "-Xclang", f"-ast-dump-filter={prefix}", "-x", "c++", "-"],
                              input="#include <mezzo/mezzo.h>\n", text=True, capture_output=True, check=False)

@@ -4,7 +4,7 @@ import re
 # In the text of a header without its comments: classes, and functions and aliases of a namespace. Members stand below their class.
 CLASS = re.compile(r"^(?:template <[^;{]*> )?(?:class|struct|enum class) (\w+)\b(?![^;{]*;)")
 ALIAS = re.compile(r"^using (\w+) =")
-FUNCTION = re.compile(r"^(?!return\b|else\b|namespace\b|using\b|friend\b)[\w\[\]:<>,&*~ .]*?\b(\w+|operator\W{1,3})\(")
+FUNCTION = re.compile(r"^(?!return\b|else\b|namespace\b|using\b|friend\b)[\w\[\]:<>,&*~ .]*?\b(\w+|operator\W{1,3})(?:\(| MEZZO_OF_)")
 TABLE_LINE = re.compile(r"^MEZZO_(?:UNARY|UNARY_SCALAR|BINARY|COMPARISON\w*)\((\w+),")
 NOT_NAMES = {"MEZZO_UNARY", "MEZZO_UNARY_SCALAR", "MEZZO_BINARY", "static_assert", "alignas", "operator", "if", "for", "while", "switch", "requires"}
 

@@ -41,8 +41,9 @@ enum class CompareOp : int {
     count
 };
 #define MEZZO_OPTIMIZER(name) +1
-inline constexpr int optimizer_loops = 0 MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER);
-#undef MEZZO_OPTIMIZER
+inline constexpr int optimizer_loops = 0
+#include "mezzo/optimizers.def"
+    ;
 enum class GateOp : int { glu, swiglu, count };
 enum class LossOp : int { mse, l1, smooth_l1, huber, bce, bce_with_logits, count };
 

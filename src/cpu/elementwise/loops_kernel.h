@@ -384,8 +384,7 @@ template <class T> constexpr RealLoops<T> real_loops = {
     all_finite<T>,
     {
 #define MEZZO_OPTIMIZER(name) update_loop<functors::name##Row, T>(),
-        MEZZO_OPTIMIZERS(MEZZO_OPTIMIZER)
-#undef MEZZO_OPTIMIZER
+#include "mezzo/optimizers.def"
     },
     norm_row<T>,
     norm_grad_row<T>,
