@@ -25,25 +25,25 @@ public:
     OpObserver& operator=(const OpObserver&) = delete;
 
     // An op has run, and has been recorded. In a backward only called for ops that a checkpoint runs again.
-    virtual void called(const AnyOp& op, In given, In results) = 0;
+    virtual void called(const AnyOp&, In /*given*/, In /*results*/) {}
     // A view has been recorded.
-    virtual void viewed(const Tensor& given, const Tensor& view) = 0;
+    virtual void viewed(const Tensor& /*given*/, const Tensor& /*view*/) {}
     // An op or a view has been computed, with attributes `at` of the op's own struct. Also called if nothing
     // is recorded: under NoGrad, and for integers. An op that another op runs inside of itself is reported
     // before that one.
     virtual void computed(const AnyOp&, In /*given*/, const void* /*at*/, In /*results*/) {}
     // Elements of a tensor have been written in place.
     virtual void wrote(const Tensor&) {}
-    virtual void backward_begins(const Tensors& outputs) = 0;
+    virtual void backward_begins(const Tensors& /*outputs*/) {}
     // The gradients of a node's results are complete, and those of its inputs will be computed next.
-    virtual void visiting(const Node& node) = 0;
+    virtual void visiting(const Node&) {}
     // The gradient of input i of a node, as it is passed on or has been added to a leaf.
-    virtual void gradient(const Node& node, int i, const Tensor& value) = 0;
+    virtual void gradient(const Node&, int /*i*/, const Tensor& /*value*/) {}
     // A gradient of a value inside of the op below (a pre-activation or a bias), which the visited node has
     // computed (Node::send_inner).
-    virtual void fused_gradient(const Node& below, const Tensor& value) = 0;
+    virtual void fused_gradient(const Node& /*below*/, const Tensor& /*value*/) {}
     // Two gradients of a node's result have been added; `value` is the sum.
-    virtual void sum(const Node& node, const Tensor& value) = 0;
+    virtual void sum(const Node&, const Tensor& /*value*/) {}
 
     // Begin and end of timed ranges, for profilers: ops (also those of backward and those inside of another
     // op), visited nodes, and ranges of insight::RecordFunction. They nest, and each that has begun ends,

@@ -38,7 +38,6 @@ struct DetectAnomaly::Impl final : OpObserver {
     void viewed(const Tensor& given, const Tensor& view) override {
         places.note(*view->grad_meta->node, places.of_call({&given, 1}));
     }
-    void backward_begins(const Tensors&) override {}
     void visiting(const Node& node) override {
         visited_name = node.op->name();
         if (const int place = places.of_node(node); place >= 0) visited_place = place;

@@ -37,11 +37,6 @@ struct NvtxRanges final : OpObserver {
     void viewed(const Tensor& given, const Tensor& view) override {
         places_.note(*view->grad_meta->node, places_.of_call({&given, 1}));
     }
-    void backward_begins(const Tensors&) override {}
-    void visiting(const Node&) override {}
-    void gradient(const Node&, int, const Tensor&) override {}
-    void fused_gradient(const Node&, const Tensor&) override {}
-    void sum(const Node&, const Tensor&) override {}
 
     void module_begins(const nn::Module& module) noexcept override {
         begin(RangeKind::module, [&] {

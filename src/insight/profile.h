@@ -37,11 +37,6 @@ struct ProfilerImpl final : OpObserver {
 
     void called(const AnyOp& op, In given, In results) override;
     void viewed(const Tensor& given, const Tensor& view) override;
-    void backward_begins(const Tensors&) override {}
-    void visiting(const Node&) override {}
-    void gradient(const Node&, int, const Tensor&) override {}
-    void fused_gradient(const Node&, const Tensor&) override {}
-    void sum(const Node&, const Tensor&) override {}
     void op_begins(const AnyOp& op, In given) noexcept override;
     void op_ends(const AnyOp& op, In given, In results) noexcept override;
     void node_begins(const Node& node) noexcept override;

@@ -29,11 +29,6 @@ public:
     }
     // For example the last step of a batch norm, which restores the shape of its rows.
     void viewed(const Tensor& given, const Tensor& view) override { note("a view", {&given, 1}, view, 0); }
-    void backward_begins(const Tensors&) override {}
-    void visiting(const Node&) override {}
-    void gradient(const Node&, int, const Tensor&) override {}
-    void fused_gradient(const Node&, const Tensor&) override {}
-    void sum(const Node&, const Tensor&) override {}
 
     void describe(ModuleSummary& module) const {
         const auto seen = seen_.find(module.path);

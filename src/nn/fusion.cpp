@@ -181,8 +181,6 @@ private:
                     layer.shared = true;
     }
 
-    void called(const AnyOp&, In, In) override {}
-    void viewed(const Tensor&, const Tensor&) override {}
     void computed(const AnyOp& op, In given, const void*, In) override {
         read(given);
         if (op.name() != std::string_view("batch_norm") || !running_ || !running_->before) return;
@@ -190,11 +188,6 @@ private:
         layer.shared = layer.shared || same_memory(layer.result, given[3]);  // the residual
     }
     void wrote(const Tensor& x) override { read(In(&x, 1)); }
-    void backward_begins(const Tensors&) override {}
-    void visiting(const Node&) override {}
-    void gradient(const Node&, int, const Tensor&) override {}
-    void fused_gradient(const Node&, const Tensor&) override {}
-    void sum(const Node&, const Tensor&) override {}
 
     std::vector<Layer> layers_;
     std::vector<Norm> norms_;

@@ -32,15 +32,9 @@ bool computes_in_16_bits(const amp::Handle& preset) {
 class UnlistedWatch final : public OpObserver {
 public:
     const UnlistedParameters& found() const { return found_; }
-    void called(const AnyOp&, In, In) override {}
-    void viewed(const Tensor&, const Tensor&) override {}
-    void backward_begins(const Tensors&) override {}
     void visiting(const Node& node) override {
         for (const Edge& edge : node.edges) found_.note(edge.leaf, node.op->name());
     }
-    void gradient(const Node&, int, const Tensor&) override {}
-    void fused_gradient(const Node&, const Tensor&) override {}
-    void sum(const Node&, const Tensor&) override {}
 
 private:
     UnlistedParameters found_;

@@ -186,12 +186,7 @@ TEST_CASE("fp8: observers and graphs name a layer as in 16 bit", "[amp]") {
             forward.push_back(op.name() + std::string(" ") + std::to_string(given.size()) + " " +
                               std::to_string(results.size()));
         }
-        void viewed(const Tensor&, const Tensor&) override {}
-        void backward_begins(const Tensors&) override {}
         void visiting(const Node& node) override { backward.emplace_back(node.op->name()); }
-        void gradient(const Node&, int, const Tensor&) override {}
-        void fused_gradient(const Node&, const Tensor&) override {}
-        void sum(const Node&, const Tensor&) override {}
     };
     const auto names = [](const std::optional<Fp8>& fp8) {
         const nn::Linear a(16, 16), b(16, 16), c(16, 16);

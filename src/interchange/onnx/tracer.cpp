@@ -71,13 +71,6 @@ template <class F> std::string refusal_of(const F& f) {
 class Tracer::Inside final : public OpObserver {
 public:
     explicit Inside(Tracer& tracer) : tracer_(tracer) {}
-    void called(const AnyOp&, In, In) override {}
-    void viewed(const Tensor&, const Tensor&) override {}
-    void backward_begins(const Tensors&) override {}
-    void visiting(const Node&) override {}
-    void gradient(const Node&, int, const Tensor&) override {}
-    void fused_gradient(const Node&, const Tensor&) override {}
-    void sum(const Node&, const Tensor&) override {}
     void computed(const AnyOp& op, In given, const void* at, In results) override {
         tracer_.computed(op, given, at, results);
     }

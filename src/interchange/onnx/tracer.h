@@ -23,13 +23,6 @@ public:
     Value value_of(const Tensor& x);
     Graph& graph() { return graph_; }
 
-    void called(const AnyOp&, In, In) override {}
-    void viewed(const Tensor&, const Tensor&) override {}
-    void backward_begins(const Tensors&) override {}
-    void visiting(const Node&) override {}
-    void gradient(const Node&, int, const Tensor&) override {}
-    void fused_gradient(const Node&, const Tensor&) override {}
-    void sum(const Node&, const Tensor&) override {}
     void computed(const AnyOp& op, In given, const void* at, In results) override;
     void wrote(const Tensor& x) override;
 
