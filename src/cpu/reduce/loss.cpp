@@ -100,66 +100,47 @@ template <class T> void check_probabilities(const Tensor& x) {
     });
 }
 
-void forward(LossOp op, In in, Reduction reduction, Out out, double beta = 0) {
+void run_loss(LossOp op, In in, Reduction reduction, double beta, Out out) {
     with_real(promote(promote(in[0]->dtype, in[1]->dtype), out[0]->dtype),
               [&]<class T>(T) { loss<T>(op, in, reduction, beta, out); });
 }
-void backward(LossOp op, In in, Reduction reduction, Out out, double beta = 0) {
+void run_loss_grad(LossOp op, In in, Reduction reduction, double beta, Out out) {
     with_real(promote(promote(in[1]->dtype, in[2]->dtype), out[0]->dtype),
               [&]<class T>(T) { loss_grad<T>(op, in, reduction, beta, out); });
+}
+
+template <class A> double beta_of(const A& at) {
+    if constexpr (requires { at.beta; }) return at.beta;
+    return 0;
+}
+template <LossOp op, class A> void forward(In in, const A& at, Out out) {
+    if constexpr (op == LossOp::bce)
+        with_real(in[0]->dtype, [&]<class T>(T) { check_probabilities<T>(in[0]); });
+    run_loss(op, in, at.reduction, beta_of(at), out);
+}
+template <LossOp op, class A> void backward(In in, const A& at, Out out) {
+    run_loss_grad(op, in, at.reduction, beta_of(at), out);
 }
 
 }  // namespace
 
 namespace cpu_kernels {
 
-void mse_loss(In in, const kernels::MseLoss& at, Out out) { forward(LossOp::mse, in, at.reduction, out); }
-void mse_loss_grad(In in, const kernels::MseLossGrad& at, Out out) {
-    backward(LossOp::mse, in, at.reduction, out);
-}
-void l1_loss(In in, const kernels::L1Loss& at, Out out) { forward(LossOp::l1, in, at.reduction, out); }
-void l1_loss_grad(In in, const kernels::L1LossGrad& at, Out out) {
-    backward(LossOp::l1, in, at.reduction, out);
-}
-void smooth_l1_loss(In in, const kernels::SmoothL1Loss& at, Out out) {
-    forward(LossOp::smooth_l1, in, at.reduction, out, at.beta);
-}
-void smooth_l1_loss_grad(In in, const kernels::SmoothL1LossGrad& at, Out out) {
-    backward(LossOp::smooth_l1, in, at.reduction, out, at.beta);
-}
-void huber_loss(In in, const kernels::HuberLoss& at, Out out) {
-    forward(LossOp::huber, in, at.reduction, out, at.beta);
-}
-void huber_loss_grad(In in, const kernels::HuberLossGrad& at, Out out) {
-    backward(LossOp::huber, in, at.reduction, out, at.beta);
-}
-void binary_cross_entropy(In in, const kernels::BinaryCrossEntropy& at, Out out) {
-    with_real(in[0]->dtype, [&]<class T>(T) { check_probabilities<T>(in[0]); });
-    forward(LossOp::bce, in, at.reduction, out);
-}
-void binary_cross_entropy_grad(In in, const kernels::BinaryCrossEntropyGrad& at, Out out) {
-    backward(LossOp::bce, in, at.reduction, out);
-}
-void binary_cross_entropy_with_logits(In in, const kernels::BinaryCrossEntropyWithLogits& at, Out out) {
-    forward(LossOp::bce_with_logits, in, at.reduction, out);
-}
-void binary_cross_entropy_with_logits_grad(In in, const kernels::BinaryCrossEntropyWithLogitsGrad& at,
-                                           Out out) {
-    backward(LossOp::bce_with_logits, in, at.reduction, out);
-}
+using namespace kernels;
 
-constexpr KernelEntry entries[] = {kernel_entry<mse_loss>(),
-                                   kernel_entry<mse_loss_grad>(),
-                                   kernel_entry<l1_loss>(),
-                                   kernel_entry<l1_loss_grad>(),
-                                   kernel_entry<smooth_l1_loss>(),
-                                   kernel_entry<smooth_l1_loss_grad>(),
-                                   kernel_entry<huber_loss>(),
-                                   kernel_entry<huber_loss_grad>(),
-                                   kernel_entry<binary_cross_entropy>(),
-                                   kernel_entry<binary_cross_entropy_grad>(),
-                                   kernel_entry<binary_cross_entropy_with_logits>(),
-                                   kernel_entry<binary_cross_entropy_with_logits_grad>()};
+constexpr KernelEntry entries[] = {
+    kernel_entry<forward<LossOp::mse, MseLoss>>(),
+    kernel_entry<backward<LossOp::mse, MseLossGrad>>(),
+    kernel_entry<forward<LossOp::l1, L1Loss>>(),
+    kernel_entry<backward<LossOp::l1, L1LossGrad>>(),
+    kernel_entry<forward<LossOp::smooth_l1, SmoothL1Loss>>(),
+    kernel_entry<backward<LossOp::smooth_l1, SmoothL1LossGrad>>(),
+    kernel_entry<forward<LossOp::huber, HuberLoss>>(),
+    kernel_entry<backward<LossOp::huber, HuberLossGrad>>(),
+    kernel_entry<forward<LossOp::bce, BinaryCrossEntropy>>(),
+    kernel_entry<backward<LossOp::bce, BinaryCrossEntropyGrad>>(),
+    kernel_entry<forward<LossOp::bce_with_logits, BinaryCrossEntropyWithLogits>>(),
+    kernel_entry<backward<LossOp::bce_with_logits, BinaryCrossEntropyWithLogitsGrad>>()};
 constinit const KernelList loss_list = entries;
 
 }  // namespace cpu_kernels
