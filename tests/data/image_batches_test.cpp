@@ -15,14 +15,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// n images of 8 by 8 that differ.
-data::Dataset some_images(std::int64_t n) {
-    Tensors images;
-    for (std::int64_t i = 0; i < n; ++i)
-        images.push_back(test_image(8 + i, 8 + i, 3).slice(0, i, i + 8).slice(1, i, i + 8));
-    return {stack(images), arange(n)};
-}
-
 data::DataLoaderOptions augmented() {
     return {.batch_size = 8,
             .shuffle = true,
@@ -70,7 +62,7 @@ data::Batch ramp_batch(std::int64_t n, std::int64_t side) {
 
 TEST_CASE("loader: the batches of an epoch are the same for 1, 2 and 3 threads, and after a resume",
           "[image_batches]") {
-    const data::Dataset images = some_images(30);
+    const data::Dataset images = some_images(30, 8);
     std::vector<std::vector<float>> epochs;
     for (const int threads : {1, 2, 3}) {
         const Threads scope(threads);
@@ -110,7 +102,7 @@ TEST_CASE("loader: the batches of an epoch are the same for 1, 2 and 3 threads, 
 }
 
 TEST_CASE("loader: bytes are normalised per channel, in the dtype asked for", "[image_batches]") {
-    const data::Dataset images = some_images(5);
+    const data::Dataset images = some_images(5, 8);
     const data::PerChannel mean{0.49, 0.48, 0.45}, stddev{0.25, 0.24, 0.26};
     const std::vector<std::uint8_t> from = images.x.to_vector<std::uint8_t>();
     for (const bool transforms : {false, true})
@@ -178,7 +170,7 @@ TEST_CASE("loader: lazy data sets, and transforms of one's own", "[image_batches
 }
 
 TEST_CASE("loader: options that do not fit images are refused at once", "[image_batches]") {
-    const data::Dataset images = some_images(2);
+    const data::Dataset images = some_images(2, 8);
     CHECK_THROWS_WITH(data::DataLoader(images, {.mean = {0.1, 0.2}}),
                       Contains("mean has 2 values and stddev 1, the samples have 3 channels"));
     CHECK_THROWS_WITH(data::DataLoader(images, {.stddev = {1, 0, 1}}), Contains("mean is 0 and stddev 0"));

@@ -13,14 +13,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-// n images of 6 by 6 that differ.
-data::Dataset some_images(std::int64_t n) {
-    Tensors images;
-    for (std::int64_t i = 0; i < n; ++i)
-        images.push_back(test_image(6 + i, 6 + i, 3).slice(0, i, i + 6).slice(1, i, i + 6));
-    return {stack(images), arange(n)};
-}
-
 data::DataLoaderOptions augmented(const data::Shard& shard = {}) {
     return {.batch_size = 8,
             .shuffle = true,
@@ -109,7 +101,7 @@ TEST_CASE("shard: what is no shard is refused", "[shard]") {
 }
 
 TEST_CASE("loader: the batches of all ranks are those of one process, in order", "[shard]") {
-    const data::Dataset set = some_images(29);
+    const data::Dataset set = some_images(29, 6);
     for (const bool drop_last : {false, true}) {
         data::DataLoaderOptions options = augmented();
         options.drop_last = drop_last;
@@ -141,7 +133,7 @@ TEST_CASE("loader: weighted means over the ranks are the mean over the batch", "
 
 TEST_CASE("loader: a resumed epoch yields exactly the batches that are left, on any number of ranks",
           "[shard]") {
-    const data::Dataset set = some_images(29);
+    const data::Dataset set = some_images(29, 6);
     for (const Device device : devices())
         for (const int ahead : {0, 2}) {
             data::DataLoaderOptions options = augmented({.rank = 1, .size = 2});

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "mezzo/tensor.h"
+#include "mezzo/data/loader.h"
+#include "mezzo/ops.h"
 
 namespace mezzo::test {
 
@@ -17,6 +18,14 @@ inline Tensor test_image(std::int64_t height, std::int64_t width, std::int64_t c
                 bytes.push_back(
                     std::uint8_t(x * 7 + y * 13 + c * 29 + x * y % 17 * 5 + ((x / 3) ^ (y / 2)) * 11));
     return Tensor::from(bytes, {height, width, channels});
+}
+
+// n images of size by size that differ.
+inline data::Dataset some_images(std::int64_t n, std::int64_t size) {
+    Tensors images;
+    for (std::int64_t i = 0; i < n; ++i)
+        images.push_back(test_image(size + i, size + i, 3).slice(0, i, i + size).slice(1, i, i + size));
+    return {stack(images), arange(n)};
 }
 
 // FNV-1a of the bytes, row by row.
