@@ -32,6 +32,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
+from torch_bert_model import update  # noqa: E402
 
 
 def grad_scaler():
@@ -74,13 +75,7 @@ def mlp_step(layers, width, batch, last_relu=True):
             loss = loss_of(output.float(), y)
         else:
             loss = loss_of(net(x), y)
-        if scaler:
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        else:
-            loss.backward()
-            optimizer.step()
+        update(loss, optimizer, scaler)
 
     return step
 
@@ -140,13 +135,7 @@ def lstm_step(hidden, batch, length):
     def step():
         with torch.autocast(ARGS.device, dtype=dtype, enabled=dtype is not None):
             loss = torch.nn.functional.mse_loss(net(x)[0], y)
-        if scaler is None:
-            loss.backward()
-            optimizer.step()
-        else:
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
+        update(loss, optimizer, scaler)
         optimizer.zero_grad()
 
     return step

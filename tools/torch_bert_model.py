@@ -145,12 +145,7 @@ def adamw(net, lr, weight_decay=0.01):
     return torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=weight_decay)
 
 
-def training_step(net, optimizer, ids, labels, device, dtype=None, mask=None, types=None, scaler=None):
-    """One step; dtype: of autocast. Returns the loss."""
-    optimizer.zero_grad(set_to_none=True)
-    with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-        _, logits = net(ids, mask, types)
-    loss = F.cross_entropy(logits.float(), labels)
+def update(loss, optimizer, scaler=None):
     if scaler:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -158,4 +153,13 @@ def training_step(net, optimizer, ids, labels, device, dtype=None, mask=None, ty
     else:
         loss.backward()
         optimizer.step()
+
+
+def training_step(net, optimizer, ids, labels, device, dtype=None, mask=None, types=None, scaler=None):
+    """One step; dtype: of autocast. Returns the loss."""
+    optimizer.zero_grad(set_to_none=True)
+    with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        _, logits = net(ids, mask, types)
+    loss = F.cross_entropy(logits.float(), labels)
+    update(loss, optimizer, scaler)
     return loss.detach()

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from torch_bert_model import update
+
 SIZES = {18: ("basic", (2, 2, 2, 2)), 34: ("basic", (3, 4, 6, 3)), 50: ("bottleneck", (3, 4, 6, 3)), 101: ("bottleneck", (3, 4, 23, 3)),
          8: ("basic", (1, 1, 1)), 20: ("basic", (3, 3, 3)), 56: ("basic", (9, 9, 9))}
 
@@ -115,11 +117,5 @@ def training_step(net, optimizer, images, labels, device="cpu", dtype=None, scal
     """Returns loss and logits."""
     optimizer.zero_grad(set_to_none=True)
     loss, logits = loss_of(net, images, labels, device, dtype)
-    if scaler:
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    else:
-        loss.backward()
-        optimizer.step()
+    update(loss, optimizer, scaler)
     return loss.detach(), logits.detach()
