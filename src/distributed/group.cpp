@@ -98,7 +98,6 @@ Group& Group::operator=(const Group& other) & = default;
 Group::~Group() = default;
 
 GroupImpl& Group::impl() const { return static_cast<GroupImpl&>(*impl_.operator->()); }
-GroupImpl& impl_of(const Group& group) { return group.impl(); }
 
 Group make_group(const RankInfo& place, std::unique_ptr<Collectives> engine, std::unique_ptr<Control> control,
                  const EngineTimes& times) {

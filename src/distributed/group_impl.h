@@ -111,6 +111,5 @@ private:
 // Makes a group over any engine; null makes a group of one rank.
 Group make_group(const RankInfo& place, std::unique_ptr<Collectives> engine,
                  std::unique_ptr<Control> control = nullptr, const EngineTimes& times = {});
-GroupImpl& impl_of(const Group& group);
 
 }  // namespace mezzo::distributed

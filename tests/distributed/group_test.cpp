@@ -186,7 +186,7 @@ TEST_CASE("init refuses timeouts that are none") {
 
 TEST_CASE("work runs in order, and wait() throws what its own work threw, once") {
     const Group group = two_ranks();
-    GroupImpl& impl = impl_of(group);
+    GroupImpl& impl = group.impl();
     std::vector<std::uint64_t> order;
     const auto note = [&](Collectives&) { order.push_back(impl.running()); };
     const std::uint64_t first = impl.submit(note);
@@ -207,7 +207,7 @@ TEST_CASE("work runs in order, and wait() throws what its own work threw, once")
 
 TEST_CASE("a group that breaks ends every wait with the first cause") {
     const Group group = two_ranks();
-    GroupImpl& impl = impl_of(group);
+    GroupImpl& impl = group.impl();
     std::atomic<bool> ran{false};
     char byte = 0;
     const std::uint64_t running = impl.submit([&](Collectives& engine) { engine.broadcast(&byte, 1, 0); });
@@ -227,8 +227,8 @@ TEST_CASE("the destructor of a group gives up what is under way") {
     {
         const Group group = two_ranks();
         for (int i = 0; i < 2; ++i)
-            impl_of(group).submit([&](Collectives& engine) { engine.all_gather(&byte, &byte, 1); });
-        while (impl_of(group).running() == 0) std::this_thread::yield();
+            group.impl().submit([&](Collectives& engine) { engine.all_gather(&byte, &byte, 1); });
+        while (group.impl().running() == 0) std::this_thread::yield();
     }
     SUCCEED();
 }

@@ -117,17 +117,6 @@ MEZZO_INLINE void b_from_steps(const char* from, std::int64_t stride, char* to) 
 
 // ---- planes
 
-MEZZO_INLINE HalfN<16> round_to_bf16(FloatN<16> v) {
-#if defined(__AVX512BF16__)
-    return (HalfN<16>)_mm512_cvtneps_pbh((__m512)v);
-#else
-    bfloat16_t b[16];
-    store<16>(b, v);
-    HalfN<16> h;
-    __builtin_memcpy(&h, b, sizeof h);
-    return h;
-#endif
-}
 // Stores two times 16 numbers that bfloat16 holds exactly.
 MEZZO_INLINE void store_exact(char* p, FloatN<16> v, FloatN<16> w) {
 #if defined(__AVX512BF16__)
