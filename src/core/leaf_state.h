@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
+#include "core/gradient_hook.h"
 #include "core/ref.h"
 #include "mezzo/tensor.h"
 
@@ -19,6 +21,15 @@ public:
     virtual ~LeafState() = default;
     LeafState(const LeafState&) = delete;
     LeafState& operator=(const LeafState&) = delete;
+
+    // An optimizer of these parameters has run or skipped a step. ranks: those of the data-parallel training
+    // that have states. reduce_max replaces a tensor by its largest values over them. Collective unless
+    // `ranks` is none.
+    using StepEnded = void(const Tensors& parameters, ReducedStates ranks,
+                           const std::function<void(const Tensor&)>& reduce_max);
+    // Called once for all parameters, also on a rank without states, because others may have some. The source
+    // that defines their class sets it; null: the program has none.
+    static inline constinit StepEnded* step_ended = nullptr;
 
     // Whether the ranks of a data-parallel training reduce it after each step.
     [[nodiscard]] virtual bool reduced() const = 0;

@@ -183,12 +183,19 @@ void broadcast_values(const StateDict& tensors, GroupImpl& group) {
     if (bytes != 0) broadcast_some(some, bytes, group);
 }
 
-std::uint64_t digest_of_states(const BucketLayout& layout, const Tensors& leaves) {
-    std::uint64_t digest = 0;
-    for (std::size_t part = 0; part < layout.parts.size(); ++part) {
-        const Ref<LeafState>& state = leaves[layout.parts[part].place]->grads().state;
-        if (state && state->reduced()) digest = digest * 0x100000001b3u + part + 1;
+std::vector<bool> parts_with_state(const BucketLayout& layout, const Tensors& leaves) {
+    std::vector<bool> result;
+    for (const BucketLayout::Entry& part : layout.parts) {
+        const Ref<LeafState>& state = leaves[part.place]->grads().state;
+        result.push_back(state && state->reduced());
     }
+    return result;
+}
+
+std::uint64_t digest_of(const std::vector<bool>& parts) {
+    std::uint64_t digest = 0;
+    for (std::size_t part = 0; part < parts.size(); ++part)
+        if (parts[part]) digest = digest * 0x100000001b3u + part + 1;
     return digest;
 }
 

@@ -34,8 +34,9 @@ std::vector<OrderedLeaf> common_order(const std::vector<OrderedLeaf>& own,
                                       const std::vector<std::string>& names, bool& on_device,
                                       GroupImpl& group);
 
-// Digest of the parts of a bucket whose leaves have LeafState that is reduced; 0: none.
-std::uint64_t digest_of_states(const BucketLayout& layout, const Tensors& leaves);
+// The parts of a bucket whose leaves have LeafState that is reduced, and a digest of them; 0: none.
+std::vector<bool> parts_with_state(const BucketLayout& layout, const Tensors& leaves);
+std::uint64_t digest_of(const std::vector<bool>& parts);
 // Compares the digests in the records of all ranks.
 ReducedStates reduced_states(const std::vector<Record>& all);
 

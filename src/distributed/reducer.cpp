@@ -203,8 +203,11 @@ bool Reducer::is_bucket_view(std::uint32_t place, const Tensor& gradient) const 
 
 ReducedStates Reducer::reduced_states(std::uint32_t place) {
     settle(place);
-    const int bucket = where_[place].bucket;
-    return bucket < 0 ? ReducedStates::none : *shipments_[std::size_t(bucket)].states;
+    const auto [bucket, part] = where_[place];
+    if (bucket < 0) return ReducedStates::none;
+    const Shipment& own = shipments_[std::size_t(bucket)];
+    // If all ranks have the same states, they have those of this one.
+    return *own.states == ReducedStates::same && !own.with_state[part] ? ReducedStates::none : *own.states;
 }
 
 void Reducer::begin(const BackwardPlan& plan) {
@@ -308,9 +311,9 @@ void Reducer::depart_next() {
         gradients.push_back(slot(part.place).unsettled());
     shipment.values = shipment.bucket->pack(gradients, engine_ != nullptr);
     if (shipment.passage != nullptr) shipment.passage->ready();
-    const std::size_t bucket = departed_ - 1;
     if (thread_state.recorder == nullptr) {
-        shipment.ticket = group_.impl().submit(mean_of(bucket));
+        shipment.with_state = parts_with_state(shipment.bucket->layout(), leaves_);
+        shipment.ticket = group_.impl().submit(mean_of(departed_ - 1));
         return;
     }
     group_.impl().issue([&] {
@@ -330,7 +333,7 @@ GroupImpl::Work Reducer::mean_of(std::size_t bucket) const {
                         .root = std::int32_t(bucket),
                         .elements = shipment.values.numel(),
                         .shape = number_,
-                        .states = digest_of_states(shipment.bucket->layout(), leaves_)};
+                        .states = digest_of(shipment.with_state)};
     return
         [record, values = shipment.values, passage = shipment.passage, scratch = shipment.scratch,
          states = shipment.states, engine = engine_, how = how(), group = &group_.impl()](Collectives& host) {

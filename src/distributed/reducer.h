@@ -63,6 +63,7 @@ private:
         // mean.
         std::shared_ptr<DevicePassage> passage = {};
         Tensor scratch = {};
+        std::vector<bool> with_state = {};  // at the last reduction, by part: LeafState that is reduced
         // Result of the last reduction, written on the communication thread.
         std::shared_ptr<ReducedStates> states = std::make_shared<ReducedStates>(ReducedStates::none);
         bool under_way() const { return ticket != 0 || in_graph; }

@@ -183,7 +183,7 @@ Fp8Weight::OfOptimizer Fp8Weight::gather(const std::vector<Fp8Weight*>& states) 
     return made;
 }
 
-// Makes the histories that this rank lacks and another has: they have the same from this step on.
+// Makes the histories that this rank lacks and another has.
 void Fp8Weight::prepare_as_others(const Tensors& parameters,
                                   const std::function<void(const Tensor&)>& reduce_max) {
     std::vector<float> steps;
@@ -200,14 +200,14 @@ void Fp8Weight::prepare_as_others(const Tensors& parameters,
             of(parameters[i])->prepare(parameters[i].device(), int(of_all[i]));
 }
 
-void Fp8Weight::step_ended(const Tensors& parameters, ReducedStates ranks,
-                           const std::function<void(const Tensor&)>& reduce_max) {
+void Fp8Weight::end_step(const Tensors& parameters, ReducedStates ranks,
+                         const std::function<void(const Tensor&)>& reduce_max) {
     const NoGrad no_grad;
     const NoAutocast plain;
     const Observers::Unwatched inside;  // as other work of a step
     // A captured step has the histories of an earlier one.
-    if (ranks == ReducedStates::differ && thread_state.recorder == nullptr)
-        prepare_as_others(parameters, reduce_max);
+    const bool differ = ranks == ReducedStates::differ && thread_state.recorder == nullptr;
+    if (differ) prepare_as_others(parameters, reduce_max);
     std::vector<Fp8Weight*> own;
     std::vector<std::unique_lock<std::recursive_mutex>> locks;
     bool any = false;
@@ -218,17 +218,23 @@ void Fp8Weight::step_ended(const Tensors& parameters, ReducedStates ranks,
         own.back()->drop_codes();
         any = any || own.back()->history_.defined();
     }
-    if (!any || ranks == ReducedStates::none) return;
+    if (!any) return;
     const auto [all, window] = gather(own);
     const std::int64_t columns = all.size(2);
     const Tensor running = all.slice(2, fp8_running, fp8_running + 1);
-    const Tensor last = all.slice(2, fp8_steps, columns);
+    Tensor last = all.slice(2, fp8_steps, columns);
     // NaN as infinity, which every reduction finds.
     const Tensor largest = where(isfinite(running), running, infinity).contiguous();
-    reduce_max(largest);
+    if (ranks != ReducedStates::none) reduce_max(largest);
+    if (differ) {
+        last = last.clone();
+        reduce_max(last);
+    }
     const Tensor moved = cat({largest, last.slice(2, 0, columns - fp8_steps - 1)}, 2);
     const Tensor kept = where((largest > 0.0) & isfinite(largest), moved, last) * window;
     all.copy_(cat({zeros_like(running), max(kept, 2, keep_dims()), kept}, 2));
 }
+
+[[maybe_unused]] static const bool ends_steps = (LeafState::step_ended = &Fp8Weight::end_step, true);
 
 }  // namespace mezzo

@@ -14,7 +14,6 @@
 #include <mutex>
 #include <vector>
 
-#include "core/gradient_hook.h"
 #include "core/leaf_state.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/tensor.h"
@@ -71,11 +70,9 @@ public:
     // Replaces it; undefined: begins anew.
     void set_history(const Tensor& history);
 
-    // The optimizer of these parameters has run or skipped a step. ranks: those of the data-parallel training
-    // that have histories, `same` without one. reduce_max replaces a tensor by its largest values over them.
-    // Collective unless no rank has a history.
-    static void step_ended(const Tensors& parameters, ReducedStates ranks,
-                           const std::function<void(const Tensor&)>& reduce_max);
+    // LeafState::step_ended: drops the codes, and moves the histories on.
+    static void end_step(const Tensors& parameters, ReducedStates ranks,
+                         const std::function<void(const Tensor&)>& reduce_max);
     [[nodiscard]] bool reduced() const override { return history().defined(); }
     // Drops the codes; the history goes to the device.
     void moved(Device device) override;

@@ -181,7 +181,7 @@ void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indi
 void refresh_master(const OptimizerImpl& optimizer, Slot& slot);
 // The master of a slot with has_master(), as float32, of the slot's shape.
 Tensor master_of(const Slot& slot);
-// Ends a step that has run or was skipped, for float8 state of the parameters (ops/fp8_weight.h).
+// Notifies the states of the parameters (core/leaf_state.h) that a step has run or was skipped.
 void end_step(OptimizerImpl& optimizer);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "autograd/ready_backward.h"
+#include "core/leaf_state.h"
 #include "core/step_recorder.h"
 #include "kernels/step_copies.h"
 #include "mezzo/record_function.h"
-#include "ops/fp8_weight.h"
 #include "optim/optimizer.h"
 
 namespace mezzo::optim {
@@ -178,11 +178,8 @@ void end_step(OptimizerImpl& optimizer) {
         reduced = &gradient;
         ranks = std::max(ranks, gradient.reduced_states());
     }
-    if (!any && ranks == ReducedStates::none) return;
-    Fp8Weight::step_ended(optimizer.params(), reduced != nullptr ? ranks : ReducedStates::same,
-                          [&](const Tensor& x) {
-                              if (reduced != nullptr) reduced->reduce_max(x);
-                          });
+    if (LeafState::step_ended == nullptr || (!any && ranks == ReducedStates::none)) return;
+    LeafState::step_ended(optimizer.params(), ranks, [&](const Tensor& x) { reduced->reduce_max(x); });
 }
 
 void note_update(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, bool conditional) {

@@ -1,6 +1,7 @@
 // Recipe::delayed with several ranks: all have the scales of one rank with all rows.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -143,6 +144,62 @@ TEST_CASE("fp8 delayed: a rank without float8 products of a weight has the histo
               std::vector<float>{0, 4, 4, 3, 2, 1});
         CHECK(found[1] == found[0]);
     }
+}
+
+// A history that one rank makes between backward and step is not reduced in this step, and is the same on all
+// ranks from the next one on.
+TEST_CASE("fp8 delayed: a history made after the gradients are reduced", "[distributed]") {
+    for (const bool two_optimizers : {false, true}) {
+        CAPTURE(two_optimizers);
+        std::vector<std::vector<float>> found(2);
+        test::run_ranks(2, [&](const Group& group) {
+            const nn::Sequential net = test::seeded(34, [] {
+                return nn::Sequential{nn::Linear(16, 16), nn::Linear(16, 16)};
+            });
+            const auto &late = net.at<nn::Linear>(0), &first = net.at<nn::Linear>(1);
+            std::deque<optim::AdamW> optimizers;
+            if (two_optimizers)
+                for (const nn::Linear* layer : {&late, &first}) optimizers.emplace_back(layer->parameters());
+            else
+                optimizers.emplace_back(net.parameters());
+            const DataParallel parallel(net, group);  // one bucket
+            for (int step = 0; step < 4; ++step) {
+                const Tensor y = late(full({16, 16}, 1));  // in float32
+                const amp::Autocast scope({.dtype = bfloat16, .fp8 = fp8});
+                for (optim::AdamW& optimizer : optimizers) optimizer.zero_grad();
+                (y + first(full({16, 16}, step + 1))).mean().backward();
+                if (step == 1 && group.rank() == 0) (void)late(full({16, 16}, 50));
+                for (optim::AdamW& optimizer : optimizers) optimizer.step();
+            }
+            for (const auto& [name, row] : amp::Fp8State(net).state_dict())
+                for (const float v : row.to_vector<float>()) found[std::size_t(group.rank())].push_back(v);
+        });
+        REQUIRE(found[0].size() == 6 * 18);
+        CHECK(found[0][1] == 50);
+        CHECK(found[1] == found[0]);
+    }
+}
+
+TEST_CASE("fp8 delayed: layers outside of a DataParallel have histories of their own", "[distributed]") {
+    test::run_ranks(2, [&](const Group& group) {
+        const nn::Linear shared(16, 16), own(16, 16);
+        Tensors parameters = shared.parameters();
+        for (const Tensor& parameter : own.parameters()) parameters.push_back(parameter);
+        optim::AdamW optimizer(parameters);
+        const DataParallel parallel(shared, group);
+        for (const int step : {1, 2}) {
+            Tensor y = shared(full({16, 16}, step));
+            {
+                const amp::Autocast scope({.dtype = bfloat16, .fp8 = fp8});
+                y = y + own(full({16, 16}, step));
+            }
+            optimizer.zero_grad();
+            y.mean().backward();
+            optimizer.step();
+        }
+        const StateDict state = amp::Fp8State(own).state_dict();
+        CHECK(state[0].second.slice(0, 0, 4).to_vector<float>() == std::vector<float>{0, 2, 2, 1});
+    });
 }
 
 TEST_CASE("fp8 delayed: a rank with too few rows for float8 has the history of the others", "[distributed]") {
