@@ -60,8 +60,7 @@ template <int N> MEZZO_INLINE FloatN<N> code_values(const float8_e4m3fn_t* p) {
         const __m128i codes = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i*)p));
         return (FloatN<N>)_mm256_cvtph_ps((__m128i)halves_of<N>((HalfN<N>)codes));
     }
-#endif
-#if !defined(__AVX2__)
+#else
     FloatN<N> values = {};
 #pragma GCC unroll 16
     for (int i = 0; i < N; ++i) values[i] = e4m3_values.of[p[i].bits];
