@@ -183,7 +183,7 @@ Fp8Weight::OfOptimizer Fp8Weight::gather(const std::vector<Fp8Weight*>& states) 
     return made;
 }
 
-// Makes the histories that this rank lacks and another has.
+// Makes the histories that this rank lacks and another has, all as long as the longest on any rank.
 void Fp8Weight::prepare_as_others(const Tensors& parameters,
                                   const std::function<void(const Tensor&)>& reduce_max) {
     std::vector<float> steps;
@@ -196,8 +196,7 @@ void Fp8Weight::prepare_as_others(const Tensors& parameters,
     reduce_max(longest);
     const std::vector<float> of_all = longest.to_vector<float>();
     for (std::size_t i = 0; i < steps.size(); ++i)
-        if (steps[i] == 0 && of_all[i] > 0)
-            of(parameters[i])->prepare(parameters[i].device(), int(of_all[i]));
+        if (steps[i] < of_all[i]) of(parameters[i])->prepare(parameters[i].device(), int(of_all[i]));
 }
 
 void Fp8Weight::end_step(const Tensors& parameters, ReducedStates ranks,

@@ -180,6 +180,28 @@ TEST_CASE("fp8 delayed: a history made after the gradients are reduced", "[distr
     }
 }
 
+TEST_CASE("fp8 delayed: ranks with histories of different lengths", "[distributed]") {
+    test::run_ranks(2, [&](const Group& group) {
+        const nn::Sequential net{nn::Linear(16, 16), nn::Linear(16, 16)};
+        optim::AdamW optimizer(net.parameters());
+        const DataParallel parallel(net, group);
+        amp::Fp8 own = fp8;
+        own.history = group.rank() == 0 ? 4 : 8;
+        for (const int step : {1, 2, 3}) {
+            const amp::Autocast scope({.dtype = bfloat16, .fp8 = own});
+            const Tensor x = full({16, 16}, step + group.rank());
+            Tensor y = net.at<nn::Linear>(1)(x);
+            if (group.rank() == 0) y = y + net.at<nn::Linear>(0)(x);
+            optimizer.zero_grad();
+            y.mean().backward();
+            optimizer.step();
+        }
+        const StateDict state = amp::Fp8State(net).state_dict();
+        REQUIRE(state.size() == 6);
+        CHECK(state[3].second.slice(0, 0, 5).to_vector<float>() == std::vector<float>{0, 4, 4, 3, 2});
+    });
+}
+
 TEST_CASE("fp8 delayed: layers outside of a DataParallel have histories of their own", "[distributed]") {
     test::run_ranks(2, [&](const Group& group) {
         const nn::Linear shared(16, 16), own(16, 16);
