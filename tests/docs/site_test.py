@@ -38,6 +38,9 @@ template <class T> struct alignas(64) [[nodiscard]] Aligned {
 """
     names = [name for name, _ in headers.declared(text)]
     check(names == ["Guard", "Aligned", "sum", "total"], f"names of a header: {names}")
+    table = (ROOT / "include/mezzo/ops.def").read_text(encoding="utf-8")
+    line = table.split("\n")[dict(headers.unique(headers.declared(table)))["relu"] - 1]
+    check(line.startswith("[[nodiscard]] Tensor relu"), f"relu leads to its declaration: {line}")
     every = {name for header in (ROOT / "include/mezzo").rglob("*.h") for name, _ in headers.declared(header.read_text(encoding="utf-8"))}
     check({"Autocast", "NoGrad", "Profiler", "Tensor"} <= every and "visibility" not in every, "names of the public headers")
 

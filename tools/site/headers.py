@@ -5,8 +5,7 @@ import re
 CLASS = re.compile(r"^(?:template <[^;{]*> )?(?:class|struct|enum class) (\w+)\b(?![^;{]*;)")
 ALIAS = re.compile(r"^using (\w+) =")
 FUNCTION = re.compile(r"^(?!return\b|else\b|namespace\b|using\b|friend\b)[\w\[\]:<>,&*~ .]*?\b(\w+|operator\W{1,3})(?:\(| MEZZO_OF_)")
-TABLE_LINE = re.compile(r"^MEZZO_(?:UNARY|UNARY_SCALAR|BINARY|COMPARISON\w*)\((\w+),")
-NOT_NAMES = {"MEZZO_UNARY", "MEZZO_UNARY_SCALAR", "MEZZO_BINARY", "static_assert", "alignas", "operator", "if", "for", "while", "switch", "requires"}
+NOT_NAMES = {"static_assert", "alignas", "operator", "if", "for", "while", "switch", "requires"}
 
 
 def without_comments(line):
@@ -26,7 +25,7 @@ def declared(text):
         if line.startswith("#"):
             continue
         if all(scope == "namespace" for scope in scopes):
-            for pattern in (TABLE_LINE, CLASS, ALIAS, FUNCTION):
+            for pattern in (CLASS, ALIAS, FUNCTION):
                 if match := pattern.match(code):
                     name = match.group(1).strip()
                     if name not in NOT_NAMES and not name.startswith("MEZZO_"):
