@@ -23,8 +23,11 @@ def main():
     table = ops.read_text()
     for macro, meaning in re.findall(r"^#define (\w+) (.*)$", text, re.M):
         table = table.replace(f" {macro};", f"{meaning};")
+    declarations = METHOD.findall(table + text)
+    if len(declarations) != (table + text).count(") const;"):
+        sys.exit("methods.py: methods.def has a declaration that METHOD does not match")
     target.write_text("".join(f'#include "mezzo/{header}.h"\n' for header in HEADERS) + "\nnamespace mezzo {\n" +
-                      "".join(definition(*match) for match in METHOD.findall(table + text)) + "}  // namespace mezzo\n")
+                      "".join(definition(*match) for match in declarations) + "}  // namespace mezzo\n")
 
 
 main()
