@@ -320,6 +320,17 @@ TEST_CASE("gemm: several cache blocks and threads, long k", "[gemm]") {
     cpu::set_num_threads(2);
 }
 
+TEST_CASE("gemm: few rows of more columns than a block", "[gemm]") {
+    cpu::set_num_threads(1);
+    for (const Variant& v : variants()) {
+        INFO(v.name);
+        for (const std::int64_t m : {2, 3, 4, 5, 6, 7, 8})
+            for (const Dtype type : {float32, bfloat16})
+                run({.m = m, .n = 2100, .k = 9, .a = type, .b = type}, *v.kernels);
+    }
+    cpu::set_num_threads(2);
+}
+
 TEST_CASE("gemm: more than one strip of rows and columns", "[gemm]") {
     cpu::set_num_threads(2);
     for (const bool transposed :

@@ -94,9 +94,8 @@ private:
 // For an op(A) with few rows: op(B) is read once, unpacked.
 void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const FewRows x(kernels, rows_of_a(g, 0, 0), g.m, g.k);
-    const std::int64_t width =
-        std::max<std::int64_t>(512, 4096 / g.m);  // columns at once: their sums stay in L1
-    const std::int64_t unit = 32;
+    // Columns at once: their sums stay in the L1 cache. The last vector of a row must end within the row.
+    const std::int64_t unit = 32, width = std::max<std::int64_t>(512, 4096 / g.m / unit * unit);
     parallel_for((g.n + unit - 1) / unit, grain((g.n + unit - 1) / unit, 8 * g.m * g.n * g.k),
                  [&](std::int64_t begin, std::int64_t end) {
                      float* t = scratch().tile.get<float>(g.m * width);
