@@ -26,7 +26,7 @@ private:
     Buffer weight_;
 };
 
-// A weight gradient of merged groups: [outputs, taps, channels of a merged group], of which finish_merged()
+// A weight gradient of merged groups: [outputs, taps, channels of a merged group], of which split_merged()
 // takes what belongs to the groups of p. It is p if the groups are not merged.
 WindowGradient merged_gradient(const WindowGradient& p);
 // to [outputs, taps, channels of a group of p] = the parts of `merged`'s result `sums`.
