@@ -18,9 +18,10 @@ public:
     Buffer& operator=(const Buffer&) = delete;
     ~Buffer() { release(); }
 
-    // At least `count` elements of T, not initialised.
+    // At least `count` elements of T, not initialised, and 64 bytes that a kernel may read behind them: the
+    // rest of a last vector.
     template <class T> T* get(std::int64_t count) {
-        const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
+        const auto bytes = static_cast<std::size_t>(count) * sizeof(T) + 64;
         if (bytes > capacity_) grow(bytes);
         return static_cast<T*>(data_);
     }
