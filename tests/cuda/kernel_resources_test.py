@@ -13,10 +13,11 @@ FULL = "255 registers are the most that a thread can have, and these tiles want 
 # Name of the kernel: most bytes of stack, and why. Instances of a template share an entry.
 ALLOWED = {
     "attention_kernel": (256, WIDE),
-    "key_gradient_kernel": (48, WIDE),
+    "key_gradient_kernel": (64, WIDE),
     "query_gradient_kernel": (24, WIDE),
     "flash_kernel": (32, FULL),
-    "flash_key_gradient_kernel": (24, FULL),
+    "flash_key_gradient_kernel": (40, FULL),
+    "flash_key_redo_kernel": (8, FULL),
     "flash_query_gradient_kernel": (16, FULL),
     "map_flat_kernel": (32, SIN),
     "map_kernel": (40, SIN),
@@ -27,7 +28,7 @@ COPIES = "a copy's 16 bytes wait in registers for shared memory, and a product o
 BEFORE_AMPERE = {
     "grad_sums_kernel": (8, "one kernel of eight accumulators, two registers short"),
     "implicit_weight_kernel": (288, COPIES),
-    "flash_key_gradient_kernel": (88, COPIES),
+    "flash_key_gradient_kernel": (104, COPIES),
 }
 
 

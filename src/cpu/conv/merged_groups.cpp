@@ -21,7 +21,7 @@ bool suits(Dtype a, Dtype b, std::int64_t channels, std::int64_t outputs) {
 // Groups that fill a tile's steps.
 std::int64_t groups_of(const WindowProduct& p) {
     const std::int64_t channels = p.windows.channels, columns = p.columns();
-    if (p.groups == 1 || !suits(p.windows.type, p.weight.type, channels, columns)) return 1;
+    if (!suits(p.windows.type, p.weight.type, channels, columns)) return 1;
     std::int64_t n = tile_steps / std::max(channels, columns);
     while (p.groups % n != 0) --n;
     return n;
@@ -30,7 +30,7 @@ std::int64_t groups_of(const WindowProduct& p) {
 // Groups that fill a tile's rows and columns.
 std::int64_t groups_of(const WindowGradient& p) {
     const std::int64_t channels = p.windows.channels, outputs = p.group_outputs();
-    if (p.groups == 1 || !suits(p.windows.type, p.gradient_type, channels, outputs)) return 1;
+    if (!suits(p.windows.type, p.gradient_type, channels, outputs)) return 1;
     for (std::int64_t n = 1; n <= tile_rows / least_channels; ++n)
         if (p.groups % n == 0 && n * channels % tile_rows == 0 && n * outputs % tile_rows == 0) return n;
     return 1;

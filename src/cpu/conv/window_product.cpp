@@ -252,6 +252,7 @@ Gemm product_of(const WindowGradient& p) {
 
 // Multiplies groups of few channels on tiles, if that is possible; returns whether it did.
 bool multiplied_merged(const WindowProduct& p) {
+    if (p.groups == 1) return false;
     MergedProduct merged(p);
     const TileProduct* const tiles = merged.merges() ? in_place_tiles(merged.product) : nullptr;
     if (!tiles || !merged.exact()) return false;
@@ -262,8 +263,9 @@ bool multiplied_merged(const WindowProduct& p) {
 
 // The same for their gradient.
 bool added_merged(const WindowGradient& p) {
+    if (p.groups == 1 || p.result_type == float64) return false;
     const WindowGradient merged = merged_gradient(p);
-    if (merged.groups == p.groups || p.result_type == float64) return false;
+    if (merged.groups == p.groups) return false;
     const Gemm g = product_of(merged);
     const TileKernels* const tiles = g.k > 0 ? chosen_gemm_kernels(g).tiles : nullptr;
     if (!tiles || !suits_tiles(merged, tiles->bf16)) return false;
