@@ -139,13 +139,8 @@ MEZZO_HD float expm1(float x) {
     return x == 0.0f ? x : x > 80.0f ? large : y;
 }
 
-// x = 2^e m with m in [sqrt(1/2), sqrt 2); ln m from Cephes' logf.
-MEZZO_HD float log(float x) {
-    const bool subnormal = x < 0x1p-126f;
-    const std::uint32_t u = as_bits(subnormal ? x * 0x1p23f : x);
-    const std::int32_t e = std::int32_t(u - 0x3f3504f3u) >> 23;
-    const float f = as_float(u - (std::uint32_t(e) << 23)) - 1.0f;
-    const float n = float(e) - (subnormal ? 23.0f : 0.0f);
+// n ln 2 + ln(1 + f) for 1 + f in [sqrt(1/2), sqrt 2), with the polynomial of Cephes' logf.
+MEZZO_HD float log_of_parts(float f, float n) {
     const float z = f * f;
     float p = f * 7.0376836292e-2f - 1.1514610310e-1f;
     p = p * f + 1.1676998740e-1f;
@@ -156,16 +151,26 @@ MEZZO_HD float log(float x) {
     p = p * f - 2.4999993993e-1f;
     p = p * f + 3.3333331174e-1f;
     const float small = p * f * z - n * 2.12194440e-4f - z * 0.5f;
-    const float y = (f + small) + n * 0.693359375f;
+    return (f + small) + n * 0.693359375f;
+}
+// x = 2^e m with m in [sqrt(1/2), sqrt 2).
+MEZZO_HD float log(float x) {
+    const bool subnormal = x < 0x1p-126f;
+    const std::uint32_t u = as_bits(subnormal ? x * 0x1p23f : x);
+    const std::int32_t e = std::int32_t(u - 0x3f3504f3u) >> 23;
+    const float f = as_float(u - (std::uint32_t(e) << 23)) - 1.0f;
+    const float y = log_of_parts(f, float(e) - (subnormal ? 23.0f : 0.0f));
     const float special = x == 0.0f ? -__builtin_inff() : x < 0.0f ? __builtin_nanf("") : x;
     return x > 0.0f && x < __builtin_inff() ? y : special;
 }
-// ln(1 + x) from ln u, u = 1 + x rounded, corrected by what the rounding lost.
+// 1 + x = 2^e m as in log(); m - 1 = 2^-e x + (2^-e - 1) is rounded once. 2^-e is a quarter of a number that
+// is normal for e = 128, too.
 MEZZO_HD float log1p(float x) {
-    const float u = 1.0f + x;
-    const float y = log(u) + (x - (u - 1.0f)) / u;
-    const bool ordinary = x > -1.0f && x < __builtin_inff() && x != 0.0f;
-    return ordinary ? y : x == 0.0f ? x : log(u);
+    const std::uint32_t e = (as_bits(1.0f + x) - 0x3f3504f3u) & 0xff800000u;
+    const float f = as_float(as_bits(x) - e) + (as_float(0x40800000u - e) * 0.25f - 1.0f);
+    const float y = log_of_parts(f, float(std::int32_t(e)) * 0x1p-23f);
+    const float special = x == -1.0f ? -__builtin_inff() : x < -1.0f ? __builtin_nanf("") : x;
+    return x > -1.0f && x < __builtin_inff() && x != 0.0f ? y : special;
 }
 
 MEZZO_HD float tanh(float x) {
