@@ -77,17 +77,31 @@ void fill(In, const kernels::Fill& at, Out out) {
     for_chunks(y->numel, [&](std::int64_t begin, std::int64_t n) { sink.store(begin, n, values); });
 }
 
-// Each input is copied into its part of y.
+// Each input is copied into its part of y: of short rows some at a time, because the inputs share their cache
+// lines.
 void cat(In in, const kernels::Cat& at, Out out) {
     const Tensor& y = out[0];
-    const auto step = y->strides[int(at.dim)] * std::int64_t(size_of(y->dtype));
-    std::int64_t start = 0;
-    for (const Tensor& x : in) {
-        if (x->numel == 0) continue;
-        copy_strided(x->shape, y->bytes() + start * step, y->strides, x->bytes(), x->strides,
-                     size_of(y->dtype));
-        start += x->shape[int(at.dim)];
-    }
+    if (y->numel == 0) return;
+    constexpr std::int64_t short_row = 256, together = 128;
+    const auto size = std::int64_t(size_of(y->dtype)), row = y->strides[0], step = y->strides[int(at.dim)];
+    const auto copy = [&](std::int64_t first, std::int64_t rows) {
+        std::int64_t start = first * row;
+        for (const Tensor& x : in) {
+            if (x->numel == 0) continue;
+            Shape shape = x->shape;
+            if (at.dim > 0) shape[0] = rows;
+            copy_strided(shape, y->bytes() + start * size, y->strides,
+                         x->bytes() + first * x->strides[0] * size, x->strides, std::size_t(size));
+            start += x->shape[int(at.dim)] * step;
+        }
+    };
+    const std::int64_t rows = y->shape[0];
+    if (at.dim == 0 || row > short_row || rows < 2 * together) return copy(0, rows);
+    const std::int64_t block = std::max(together, grain / row);
+    parallel_for((rows + block - 1) / block, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin * block; i < std::min(rows, end * block); i += block)
+            copy(i, std::min(block, rows - i));
+    });
 }
 
 void arange(In, const kernels::Arange&, Out out) {
