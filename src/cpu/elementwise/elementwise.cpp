@@ -97,7 +97,36 @@ void arithmetic(BinaryOp op, In in, Out out) {
     binary(loop, type, type, in, out);
 }
 
+// Logical and, or logical or, of eight truth values at a time. A byte that is not 0 is true.
+std::uint64_t truths(const bool* x) {
+    constexpr std::uint64_t low = 0x7f7f7f7f7f7f7f7fu;
+    std::uint64_t bytes;
+    std::memcpy(&bytes, x, sizeof bytes);
+    return (((bytes & low) + low) | bytes) >> 7 & 0x0101010101010101u;
+}
+template <bool both>
+void join_truths(void* dst, const void* pa, const void* pb, std::int64_t n, Single single) {
+    bool a[8] = {}, b[8] = {};  // a repeated operand, and the last elements
+    if (single == Single::a) std::fill_n(a, 8, *static_cast<const bool*>(pa));
+    if (single == Single::b) std::fill_n(b, 8, *static_cast<const bool*>(pb));
+    bool* const to = static_cast<bool*>(dst);
+    const auto join = [](const bool* x, const bool* y, bool* z, std::size_t count) {
+        const std::uint64_t bytes = both ? truths(x) & truths(y) : truths(x) | truths(y);
+        std::memcpy(z, &bytes, count);
+    };
+    const bool *const x = single == Single::a ? nullptr : static_cast<const bool*>(pa),
+                      *const y = single == Single::b ? nullptr : static_cast<const bool*>(pb);
+    std::int64_t i = 0;
+    for (; i + 8 <= n; i += 8) join(x ? x + i : a, y ? y + i : b, to + i, 8);
+    if (x) std::copy(x + i, x + n, a);
+    if (y) std::copy(y + i, y + n, b);
+    if (i < n) join(a, b, to + i, std::size_t(n - i));
+}
+
 void compare(CompareOp op, In in, Out out) {
+    const bool both = op == CompareOp::logical_and;
+    if (in[0]->dtype == boolean && in[1]->dtype == boolean && (both || op == CompareOp::logical_or))
+        return binary(both ? join_truths<true> : join_truths<false>, boolean, boolean, in, out);
     const Compute compute = compute_for(promote(in[0]->dtype, in[1]->dtype));
     binary(active_loops().compare[int(op)][int(compute)], dtype_of(compute), boolean, in, out);
 }
