@@ -50,7 +50,11 @@ void scatter_as(const StridedLayout& layout, T* base, std::int64_t begin, std::i
     for_runs(layout, begin, n,
              [&](std::int64_t offset, std::int64_t step, std::int64_t count, std::int64_t done) {
                  T* const to = base + offset;
-                 for (std::int64_t i = 0; i < count; ++i) to[i * step] = src[done + i];
+                 const T* const from = src + done;
+                 if (step == 1 && count >= 16)
+                     std::memcpy(to, from, std::size_t(count) * sizeof(T));
+                 else
+                     for (std::int64_t i = 0; i < count; ++i) to[i * step] = from[i];
              });
 }
 
