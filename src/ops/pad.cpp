@@ -95,8 +95,10 @@ const char* mode_name(PadMode mode) {
     return mode == PadMode::reflect ? "reflect" : mode == PadMode::replicate ? "replicate" : "circular";
 }
 
-// Pads dimension d of x in a mode other than constant.
-Tensor continued(Tensor x, int d, std::int64_t before, std::int64_t after, PadMode mode) {
+// The indices in dimension d of x of the elements of the result, in a mode other than constant; undefined
+// where they are those of x. Cut-off elements are removed from x.
+Tensor continued(Tensor& x, int d, std::int64_t before, std::int64_t after, PadMode mode) {
+    if (before == 0 && after == 0) return {};
     if (mode == PadMode::circular) {  // cropped elements do not come back, as in PyTorch
         const std::int64_t end = x.size(d) + std::min<std::int64_t>(after, 0);
         x = x.slice(d, std::max<std::int64_t>(-before, 0), std::max<std::int64_t>(end, 0));
@@ -110,8 +112,34 @@ Tensor continued(Tensor x, int d, std::int64_t before, std::int64_t after, PadMo
     check(fits, ErrorKind::value, "pad: ", mode_name(mode), " cannot add ", before, " and ", after,
           " elements to the ", n, " of dimension ", d,
           "; reflect adds at most size - 1, circular at most size");
-    if (most <= 0) return x.slice(d, -before, n + after);
-    return index_select(x, d, source_index(mode, n, before, n + before + after, x.device()));
+    if (most > 0) return source_index(mode, n, before, n + before + after, x.device());
+    x = x.slice(d, -before, n + after);
+    return {};
+}
+
+// Pads by look-ups. Two neighbouring dimensions are one if an element of them is a row of at least `least`
+// numbers, next to which the indices are small.
+Tensor padded_by_index(Tensor x, const Plan& plan, PadMode mode) {
+    constexpr std::int64_t least = 16;
+    Tensor index[max_dims];
+    for (int d = 0; d < x.dim(); ++d) index[d] = continued(x, d, plan.before[d], plan.after[d], mode);
+    std::int64_t row = 1;
+    for (int d = x.dim() - 1; d >= 0; row *= plan.sizes[d--]) {
+        if (!index[d].defined()) continue;
+        if (d == 0 || !index[d - 1].defined() || row < least) {
+            x = index_select(x, d, index[d]);
+            continue;
+        }
+        const Tensor both = (index[d - 1].unsqueeze(1) * double(x.size(d)) + index[d]).reshape({-1});
+        Shape merged = x.shape(), shape = x.shape();
+        merged[d - 1] *= merged[d];
+        merged[d] = 1;
+        shape[d] = plan.sizes[d];
+        shape[d - 1] = plan.sizes[d - 1];
+        x = index_select(x.reshape(merged), d - 1, both).reshape(shape);
+        row *= plan.sizes[d--];
+    }
+    return x;
 }
 
 }  // namespace
@@ -126,11 +154,7 @@ Tensor pad(const Tensor& x, const std::vector<Padding>& padding, PadMode mode, S
     }
     check(value.to<double>() == 0, ErrorKind::value, "pad: value ", item(value),
           " is for PadMode::constant, not for ", mode_name(mode));
-    Tensor y = x;
-    for (int d = 0; d < x.dim(); ++d)
-        if (plan.before[d] != 0 || plan.after[d] != 0)
-            y = continued(y, d, plan.before[d], plan.after[d], mode);
-    return in_own_memory(y, x);
+    return in_own_memory(padded_by_index(x, plan, mode), x);
 }
 
 }  // namespace mezzo
