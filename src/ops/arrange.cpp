@@ -19,8 +19,11 @@ struct Places {
     Tensor column, on_diagonal;
 };
 Places places(const Tensor& x, std::int64_t diagonal) {
-    const Tensor row = arange(x.size(-2), integers_on(x)).unsqueeze(1);
-    return {arange(x.size(-1), integers_on(x)), row + double(diagonal)};
+    const std::int64_t rows = x.size(-2), cols = x.size(-1);
+    TensorOptions options = integers_on(x);
+    if (rows <= 1 << 30 && cols <= 1 << 30) options.dtype = int32;  // half as many bytes to compare
+    const Tensor row = arange(rows, options).unsqueeze(1);
+    return {arange(cols, options), row + double(std::clamp(diagonal, -rows, cols))};
 }
 
 void check_matrices(const char* op, const Tensor& x) {
