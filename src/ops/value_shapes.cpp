@@ -1,6 +1,7 @@
 // Functions whose result shapes or argument checks depend on values of tensors.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "autograd/op_observer.h"
@@ -38,7 +39,7 @@ Tensor coordinates(const Tensor& x) {
         std::int64_t* const first = to;
         for (std::int64_t j = 0; j < length && to != end; ++j) {  // without a branch that depends on set
             to[last] = j;
-            to += set[j] ? dims : 0;
+            to += dims & -std::int64_t(set[j]);
         }
         for (std::int64_t d = 0; d < last; ++d)
             for (std::int64_t* at = first + d; at < to; at += dims) *at = row[int(d)];
@@ -108,6 +109,15 @@ Tensor one_hot(const Tensor& index, std::int64_t classes) {
         const std::int64_t low = extreme(index, false), high = extreme(index, true);
         check(low >= 0 && high < classes, ErrorKind::value, "one_hot: index ", low < 0 ? low : high,
               " is outside of the ", classes, " classes");
+        Shape shape = index.shape();
+        shape.push_back(classes);
+        const Tensor y = zeros(shape, {.dtype = int64}), x = index.contiguous();
+        std::int64_t* to = y.mutable_data<std::int64_t>();
+        for (const std::int64_t i : std::span(x.data<std::int64_t>(), std::size_t(x.numel()))) {
+            to[i] = 1;
+            to += classes;
+        }
+        return y;
     }
     const Tensor all = arange(classes, integers_on(index));
     return cast(eq(index.unsqueeze(-1), all), int64);
@@ -168,10 +178,16 @@ Tensor bincount(const Tensor& given, const Tensor& weights, std::int64_t minleng
     const std::int64_t low = extreme(x, false);
     check(low >= 0, ErrorKind::value, "bincount: ", low, " is negative");
     const std::int64_t found = x.numel() > 0 ? classes_up_to("bincount", extreme(x, true)) : 0;
+    const Shape shape{std::max(found, minlength)};
+    if (!weights.defined() && x.device().type() == DeviceType::cpu) {
+        const Tensor counts = zeros(shape, {.dtype = int64}), all = x.contiguous();
+        std::int64_t* const to = counts.mutable_data<std::int64_t>();
+        for (const std::int64_t i : std::span(all.data<std::int64_t>(), std::size_t(all.numel()))) ++to[i];
+        return counts;
+    }
     Tensor value = ones({x.numel()}, integers_on(x));
     if (weights.defined()) value = is_floating(weights.dtype()) ? weights.detach() : cast(weights, float64);
-    const Tensor none = zeros({std::max(found, minlength)}, {.dtype = value.dtype(), .device = x.device()});
-    return scatter_add(none, 0, x, value);
+    return scatter_add(zeros(shape, {.dtype = value.dtype(), .device = x.device()}), 0, x, value);
 }
 
 Tensor multinomial(const Tensor& weights, std::int64_t count, MultinomialOptions options) {
