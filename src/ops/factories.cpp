@@ -123,17 +123,17 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 Tensor randperm(std::int64_t n, TensorOptions options) {
     check(n >= 0 && n <= INT32_MAX, ErrorKind::value, "randperm: n is ", n, "; it must be in [0, 2^31)");
     check_holds("randperm", options.dtype, 0, n - 1);
-    std::vector<std::int64_t> values = or_memory_error(
-        "randperm", [&] { return std::vector<std::int64_t>(static_cast<std::size_t>(n)); }, "for ", n,
+    std::vector<std::int32_t> values = or_memory_error(
+        "randperm", [&] { return std::vector<std::int32_t>(static_cast<std::size_t>(n)); }, "for ", n,
         " indices");
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);
     return with_random(static_cast<std::uint64_t>(n + 3) / 4, [&](const RandomState& start) {
         PhiloxWords words{};
         for (std::size_t used = 0, i = values.size(); i-- > 1; ++used) {
             if (used % 4 == 0) words = philox(start.seed, start.offset + used / 4);
             std::swap(values[i], values[std::uint64_t(words.v[used % 4]) * (i + 1) >> 32]);
         }
-        return Tensor::from<std::int64_t>(std::span<const std::int64_t>(values), {n}, options);
+        return Tensor::from<std::int32_t>(std::span<const std::int32_t>(values), {n}, options);
     });
 }
 
