@@ -63,12 +63,12 @@ private:
     Strides strides_;
 };
 
-// Calls body(first, count) for blocks of lines that are neighbours.
-template <class F> void for_blocks(const Lines& lines, const F& body) {
+// Calls body(first, count) for blocks of lines that are neighbours, of about `elements` elements.
+template <class F> void for_blocks(const Lines& lines, const F& body, std::int64_t elements = 16384) {
     if (lines.length == 0 || lines.count() == 0) return;
-    // Elements of a block. Up to eight lines whose elements are not neighbours share what is read with them
-    // from memory, unless they are so long that the copies would take much memory.
-    constexpr std::int64_t elements = 16384, longest = std::int64_t(1) << 20;
+    // Up to eight lines whose elements are not neighbours share what is read with them from memory, unless
+    // they are so long that the copies would take much memory.
+    constexpr std::int64_t longest = std::int64_t(1) << 20;
     const std::int64_t least = lines.inner == 1 ? 1 : std::clamp<std::int64_t>(longest / lines.length, 1, 8);
     const std::int64_t most = std::max(least, elements / lines.length);
     const std::int64_t neighbours = lines.inner == 1 ? lines.outer : lines.inner;

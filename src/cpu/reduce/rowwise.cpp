@@ -12,6 +12,11 @@ using namespace cpu;
 
 template <class T> constexpr Compute compute = std::is_same_v<T, double> ? Compute::f64 : Compute::f32;
 
+// Elements of a block of lines: converted copies of contiguous lines stay in the L1 cache.
+template <class T> std::int64_t elements_of_block(const Lines& lines, const Tensor& x) {
+    return lines.inner == 1 && x->dtype != dtype_of<T>() ? 2048 : 16384;
+}
+
 // (x - max) - ln sum: max is subtracted first, because max + ln sum would round the logarithm away.
 template <class T> void log_softmax_row(T* to, const T* from, std::int64_t n) {
     const RealLoops<T>& loops = real_loops<T>();
@@ -51,17 +56,20 @@ template <class T> void softmax(const Tensor& x, std::int64_t dim, const Tensor&
         return for_columns(lines, [&](std::int64_t at, std::int64_t n) {
             real_loops<T>().softmax_columns(data<T>(y) + at, data<T>(x) + at, lines.length, lines.inner, n);
         });
-    for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
-        const Rows<T> result(y, lines, first, count);
-        const T* const from = Rows<T>(x, lines, first, count).read(0);
-        T* const to = result.open(1);
-        if (logarithm)
-            for (std::int64_t i = 0; i < count; ++i)
-                log_softmax_row(to + i * lines.length, from + i * lines.length, lines.length);
-        else
-            real_loops<T>().softmax(to, from, count, lines.length);
-        result.close(to);
-    });
+    for_blocks(
+        lines,
+        [&](std::int64_t first, std::int64_t count) {
+            const Rows<T> result(y, lines, first, count);
+            const T* const from = Rows<T>(x, lines, first, count).read(0);
+            T* const to = result.open(1);
+            if (logarithm)
+                for (std::int64_t i = 0; i < count; ++i)
+                    log_softmax_row(to + i * lines.length, from + i * lines.length, lines.length);
+            else
+                real_loops<T>().softmax(to, from, count, lines.length);
+            result.close(to);
+        },
+        elements_of_block<T>(lines, x));
 }
 
 // softmax: y (g - sum(g y)); log_softmax: g - e^y sum(g).
@@ -75,18 +83,21 @@ template <class T> void softmax_grad(In in, std::int64_t dim, const Tensor& resu
             loops.softmax_grad_columns(data<T>(result) + at, data<T>(in[0]) + at, data<T>(in[1]) + at, n,
                                        lines.inner, width);
         });
-    for_blocks(lines, [&](std::int64_t first, std::int64_t count) {
-        const Rows<T> rows(result, lines, first, count);
-        const T* const g = Rows<T>(in[0], lines, first, count).read(0);
-        const T* const y = Rows<T>(in[1], lines, first, count).read(1);
-        T* const to = rows.open(2);
-        if (logarithm)
-            for (std::int64_t i = 0; i < count; ++i)
-                loops.log_softmax_grad(to + i * n, g + i * n, y + i * n, n, loops.sum(g + i * n, n));
-        else
-            loops.softmax_grad(to, g, y, count, n);
-        rows.close(to);
-    });
+    for_blocks(
+        lines,
+        [&](std::int64_t first, std::int64_t count) {
+            const Rows<T> rows(result, lines, first, count);
+            const T* const g = Rows<T>(in[0], lines, first, count).read(0);
+            const T* const y = Rows<T>(in[1], lines, first, count).read(1);
+            T* const to = rows.open(2);
+            if (logarithm)
+                for (std::int64_t i = 0; i < count; ++i)
+                    loops.log_softmax_grad(to + i * n, g + i * n, y + i * n, n, loops.sum(g + i * n, n));
+            else
+                loops.softmax_grad(to, g, y, count, n);
+            rows.close(to);
+        },
+        elements_of_block<T>(lines, in[1]));
 }
 
 }  // namespace
