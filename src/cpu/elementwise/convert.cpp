@@ -95,7 +95,7 @@ template <class From> void odd_loop(const void* src, float* dst, std::int64_t n)
 
 // Elements of any dtype as float32 that gives the same codes.
 void widen(const void* src, Dtype from, float* dst, std::int64_t n) {
-    if (from == float64) return odd_loop<double>(src, dst, n);
+    if (from == float64) return active_kernels().from_double_to_odd(src, dst, n);
     if (from == int64) return odd_loop<std::int64_t>(src, dst, n);
     if (from == int32) return odd_loop<std::int32_t>(src, dst, n);
     convert(src, from, dst, float32, n);
@@ -105,8 +105,8 @@ void encode(const void* src, void* dst, Dtype to, std::int64_t n) {
     active_kernels().to_float8[to == float8_e4m3fn ? 0 : to == float8_e5m2 ? 1 : 2](src, dst, n);
 }
 
-// From or to a dtype for storage only, in blocks of float32. int8 has the bits that uint8 would have.
-void convert_codes(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
+// In blocks of float32. int8 has the bits that uint8 would have.
+void convert_by_floats(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
     if (to == int8) return convert(src, from, dst, uint8, n);
     if (from == float32) return encode(src, dst, to, n);
     constexpr std::int64_t block = 1024;
@@ -136,12 +136,18 @@ void convert(const void* src, Dtype from, void* dst, Dtype to, std::int64_t n) {
         std::memcpy(dst, src, static_cast<std::size_t>(n) * size_of(from));
         return;
     }
-    if (is_storage_only(from) || is_storage_only(to)) return convert_codes(src, from, dst, to, n);
+    const bool narrow_double = (from == float64 && is_16bit(to)) || (is_16bit(from) && to == float64);
+    if (narrow_double || is_storage_only(from) || is_storage_only(to))
+        return convert_by_floats(src, from, dst, to, n);
     const int row = convert_index(from), column = convert_index(to);
     if (row >= 0 && column >= 0)
         active_kernels().convert[row][column](src, dst, n);
     else if (to == float32 && (from == boolean || from == uint8 || from == int32))
         active_kernels().to_float[from == boolean ? 0 : from == uint8 ? 1 : 2](src, dst, n);
+    else if (from == float32 && to == float64)
+        active_kernels().to_double(src, dst, n);
+    else if (from == float64 && to == float32)
+        active_kernels().from_double(src, dst, n);
     else
         general_loop(from, to)(src, dst, n);
 }

@@ -3,6 +3,7 @@
 // internal linkage, for the reason in vector.h.
 #pragma once
 
+#include "core/round_to_odd.h"
 #include "cpu/isa/isa_tables.h"
 #include "cpu/isa/vector.h"
 
@@ -11,10 +12,12 @@ namespace {
 
 template <class From, class To> void convert_floats(const void* src, void* dst, std::int64_t n) {
     constexpr int lanes = MEZZO_LANES;
+    constexpr std::int64_t ahead = 4096;  // bytes: callers convert a row or a chunk, compute, and go on
     const From* from = static_cast<const From*>(src);
     To* to = static_cast<To*>(dst);
     std::int64_t i = 0;
     for (; i + 2 * lanes <= n; i += 2 * lanes) {
+        __builtin_prefetch(reinterpret_cast<const char*>(from + i) + ahead);
         const FloatN<lanes> a = load<lanes>(from + i), b = load<lanes>(from + i + lanes);
         store<lanes>(to + i, a);
         store<lanes>(to + i + lanes, b);
@@ -23,14 +26,23 @@ template <class From, class To> void convert_floats(const void* src, void* dst, 
     if (i < n) store_first<4>(to + i, load_first<4>(from + i, n - i), n - i);
 }
 
-template <class From> void integers_to_float(const void* src, void* dst, std::int64_t n) {
-    const char* const from = static_cast<const char*>(src);
-    float* const to = static_cast<float*>(dst);
+// f of each element. Reads and writes bytes, so that neither side needs alignment.
+template <class From, class F>
+MEZZO_INLINE void convert_each(const void* src, void* dst, std::int64_t n, const F f) {
+    const char* __restrict const from = static_cast<const char*>(src);
+    char* __restrict const to = static_cast<char*>(dst);
     for (std::int64_t i = 0; i < n; ++i) {
         From x;
         __builtin_memcpy(&x, from + i * std::int64_t(sizeof x), sizeof x);
-        to[i] = float(x);
+        const auto y = f(x);
+        __builtin_memcpy(to + i * std::int64_t(sizeof y), &y, sizeof y);
     }
+}
+template <class From, class To> void convert_numbers(const void* src, void* dst, std::int64_t n) {
+    convert_each<From>(src, dst, n, [](From x) { return To(x); });
+}
+void convert_to_odd(const void* src, void* dst, std::int64_t n) {
+    convert_each<double>(src, dst, n, [](double x) { return round_to_odd(x); });
 }
 void booleans_to_float(const void* src, void* dst, std::int64_t n) {
     const std::uint8_t* const from = static_cast<const std::uint8_t*>(src);
@@ -108,8 +120,11 @@ constexpr ConvertKernels convert_kernels = {
         {convert_floats<bfloat16_t, float16_t>, nullptr, convert_floats<bfloat16_t, float>},
         {convert_floats<float, float16_t>, convert_floats<float, bfloat16_t>, nullptr},
     },
-    {booleans_to_float, integers_to_float<std::uint8_t>, integers_to_float<std::int32_t>},
-    {floats_to_codes<E4M3>, floats_to_codes<E5M2>, floats_to_codes<E8M0>}};
+    {booleans_to_float, convert_numbers<std::uint8_t, float>, convert_numbers<std::int32_t, float>},
+    {floats_to_codes<E4M3>, floats_to_codes<E5M2>, floats_to_codes<E8M0>},
+    convert_numbers<float, double>,
+    convert_numbers<double, float>,
+    convert_to_odd};
 
 }  // namespace
 }  // namespace mezzo::cpu

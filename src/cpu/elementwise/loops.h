@@ -104,6 +104,8 @@ constexpr std::int64_t softmax_width = 64;
 template <class T> struct RealLoops {
     double (*sum)(const T* x, std::int64_t n);
     void (*row_sums)(double* dst, const T* x, std::int64_t rows, std::int64_t n);  // dst[i] = sum of row i
+    // y[i] = before + x[0] + ... + x[i], in double; [1] backwards from x[n - 1] on. Returns the last sum.
+    double (*running_sum[2])(T* y, const T* x, std::int64_t n, double before);
     double (*sum_squares)(const T* x, std::int64_t n);
     double (*product)(const T* x, std::int64_t n);
     double (*dot)(const T* a, const T* b, std::int64_t n);
@@ -151,6 +153,10 @@ struct Loops {
     // for most ops: their elements are converted in chunks before and after.
     UnaryLoop unary16[int(UnaryOp::count)][2];
     BinaryLoop binary16[int(BinaryOp::count)][2];
+    // RealLoops' row_sums and add_to_double over float16 or bfloat16 elements x.
+    void (*row_sums16[2])(double* dst, const void* x, std::int64_t rows, std::int64_t n);
+    void (*add16_to_double[2])(double* dst, const void* x, std::int64_t rows, std::int64_t stride,
+                               std::int64_t n);
     SelectLoop select[4];  // by the logarithm of the size
     std::int64_t (*sum_i64)(const std::int64_t* x, std::int64_t n);
     // words[4 * i + j] = word j of Philox block counter + i.

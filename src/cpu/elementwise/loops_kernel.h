@@ -363,6 +363,7 @@ template <class F, class T> constexpr BinaryLoop comparison = binary<F, T, bool>
 template <class T> constexpr RealLoops<T> real_loops = {
     sum<T>,
     row_sums<T>,
+    {running_sum<T, false>, running_sum<T, true>},
     sum_squares<T>,
     product<T>,
     dot<T>,
@@ -423,6 +424,8 @@ constexpr Loops make_loops() {
         {},
         {},
         {},
+        {narrow_row_sums<float16_t>, narrow_row_sums<bfloat16_t>},
+        {narrow_add_to_double<float16_t>, narrow_add_to_double<bfloat16_t>},
         {select<std::uint8_t>, select<std::uint16_t>, select<std::uint32_t>, select<std::uint64_t>},
         {},
         philox_blocks,
@@ -444,6 +447,7 @@ constexpr Loops make_loops() {
     loops.unary[int(UnaryOp::gelu)][int(Compute::f32)] = unary_vectors<Gelu, float>;
     loops.binary[int(BinaryOp::gelu_grad)][int(Compute::f32)] = gelu_grad<float>;
     set_16bit<Gelu>(loops.unary16[int(UnaryOp::gelu)]);
+    set_16bit<Relu>(loops.unary16[int(UnaryOp::relu)]);
     loops.binary16[int(BinaryOp::gelu_grad)][index_16bit(Dtype::float16)] = gelu_grad<float16_t>;
     loops.binary16[int(BinaryOp::gelu_grad)][index_16bit(Dtype::bfloat16)] = gelu_grad<bfloat16_t>;
     set_16bit<functors::add>(loops.binary16[int(BinaryOp::add)]);

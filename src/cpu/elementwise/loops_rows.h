@@ -1,7 +1,11 @@
 // Sums, extremes and exponentials of rows, several independent vectors at a time; a part of loops_kernel.h.
 #pragma once
 
+#include <cstddef>
+#include <utility>
+
 #include "cpu/elementwise/loops.h"
+#include "cpu/isa/vector.h"
 #include "kernels/functors.h"
 
 namespace mezzo::cpu {
@@ -42,16 +46,23 @@ template <class T> MEZZO_HD typename Doubles<T>::V load_doubles(const T* x) {
     __builtin_memcpy(&v, x, sizeof v);
     return __builtin_convertvector(v, typename Doubles<T>::V);
 }
-template <class T> MEZZO_HD void add_converted(typename Doubles<T>::V& total, const T* x) {
-    total += load_doubles(x);
+template <class T> MEZZO_HD Doubles<float>::V load_16bit(const T* x) {
+    return __builtin_convertvector(load<Doubles<float>::lanes>(x), Doubles<float>::V);
 }
+MEZZO_HD Doubles<float>::V load_doubles(const float16_t* x) { return load_16bit(x); }
+MEZZO_HD Doubles<float>::V load_doubles(const bfloat16_t* x) { return load_16bit(x); }
+
+MEZZO_HD double element(const float* x) { return double(*x); }
+MEZZO_HD double element(const double* x) { return *x; }
+MEZZO_HD double element(const float16_t* x) { return double(load_first<4>(x, 1)[0]); }
+MEZZO_HD double element(const bfloat16_t* x) { return double(load_first<4>(x, 1)[0]); }
 
 template <class T> MEZZO_HD double add_lanes(const typename Wide<T>::V& v) {
     using Part = Doubles<T>;
     T lanes[Wide<T>::lanes];
     __builtin_memcpy(lanes, &v, sizeof lanes);
     typename Part::V total = {};
-    for (int j = 0; j < Wide<T>::lanes; j += Part::lanes) add_converted<T>(total, lanes + j);
+    for (int j = 0; j < Wide<T>::lanes; j += Part::lanes) total += load_doubles(lanes + j);
     double sum = (total[0] + total[2]) + (total[1] + total[3]);
     if constexpr (Part::lanes == 8) sum += (total[4] + total[6]) + (total[5] + total[7]);
     return sum;
@@ -106,6 +117,58 @@ template <class T> void row_sums(double* dst, const T* x, std::int64_t rows, std
         dst[i] = n < Wide<T>::lanes ? short_sum(x + i * n, n) : sum(x + i * n, n);
 }
 
+// Of rows of a 16-bit type T, which are added up as floats.
+template <class T>
+void narrow_row_sums(double* dst, const void* rows_of_x, std::int64_t rows, std::int64_t n) {
+    constexpr int lanes = Wide<float>::lanes;
+    const T* x = static_cast<const T*>(rows_of_x);
+    const std::int64_t rest = n % lanes;
+    for (std::int64_t i = 0; i < rows; ++i, x += n) {
+        dst[i] = accumulate<float>(
+            n - rest, [x](std::int64_t j) { return load<lanes>(x + j); }, [](std::int64_t) { return 0.0f; });
+        if (rest > 0) dst[i] += add_lanes<float>(load_first<lanes>(x + n - rest, rest));
+    }
+}
+
+// The elements of v moved up by `steps` lanes, or down if `reverse`; the lanes that are left are 0.
+template <int steps, bool reverse, class V, std::size_t... lane>
+MEZZO_HD V moved(const V& v, std::index_sequence<lane...>) {
+    constexpr int n = sizeof...(lane), by = reverse ? -steps : steps;
+    return __builtin_shufflevector(V{}, v,
+                                   (int(lane) - by >= 0 && int(lane) - by < n ? n + int(lane) - by : 0)...);
+}
+template <std::size_t from, class V, std::size_t... lane>
+MEZZO_HD V spread_lane(const V& v, std::index_sequence<lane...>) {
+    return __builtin_shufflevector(v, v, (lane * 0 + from)...);
+}
+
+// y[i] = before + x[0] + ... + x[i]; returns the last. Backwards, from x[n - 1] on, if `reverse`.
+template <class T, bool reverse> double running_sum(T* y, const T* x, std::int64_t n, double before) {
+    using V = typename Doubles<T>::V;
+    constexpr std::int64_t lanes = Doubles<T>::lanes;
+    constexpr std::make_index_sequence<std::size_t(lanes)> all{};
+    constexpr std::size_t last = reverse ? 0 : lanes - 1;
+    V total = V{} + before;
+    std::int64_t done = 0;
+    for (; done + lanes <= n; done += lanes) {
+        const std::int64_t i = reverse ? n - done - lanes : done;
+        V v = load_doubles(x + i);
+        v += moved<1, reverse>(v, all);
+        v += moved<2, reverse>(v, all);
+        if constexpr (lanes == 8) v += moved<4, reverse>(v, all);
+        const auto sums = __builtin_convertvector(total + v, typename Doubles<T>::Source);
+        __builtin_memcpy(y + i, &sums, sizeof sums);
+        total += spread_lane<last>(v, all);
+    }
+    double sum = total[0];
+    for (; done < n; ++done) {
+        const std::int64_t i = reverse ? n - 1 - done : done;
+        sum += double(x[i]);
+        y[i] = T(sum);
+    }
+    return sum;
+}
+
 template <class T> double product(const T* x, std::int64_t n) {
     using V = typename Doubles<T>::V;
     constexpr std::int64_t lanes = Doubles<T>::lanes;
@@ -140,20 +203,21 @@ template <class T> double dot(const T* a, const T* b, std::int64_t n) {
 
 template <class T>
 MEZZO_HD void add_rows_to_double(double* dst, const T* x, int rows, std::int64_t stride, std::int64_t n) {
-    constexpr std::int64_t lanes = Doubles<T>::lanes;
+    using Sums = Doubles<double>;
+    constexpr std::int64_t lanes = Sums::lanes;
     std::int64_t j = 0;
     for (; j + 4 * lanes <= n; j += 4 * lanes) {
-        typename Doubles<T>::V a, b, c, d;
+        typename Sums::V a, b, c, d;
         __builtin_memcpy(&a, dst + j, sizeof a);
         __builtin_memcpy(&b, dst + j + lanes, sizeof b);
         __builtin_memcpy(&c, dst + j + 2 * lanes, sizeof c);
         __builtin_memcpy(&d, dst + j + 3 * lanes, sizeof d);
         for (int i = 0; i < rows; ++i) {
             const T* const row = x + i * stride + j;
-            add_converted<T>(a, row);
-            add_converted<T>(b, row + lanes);
-            add_converted<T>(c, row + 2 * lanes);
-            add_converted<T>(d, row + 3 * lanes);
+            a += load_doubles(row);
+            b += load_doubles(row + lanes);
+            c += load_doubles(row + 2 * lanes);
+            d += load_doubles(row + 3 * lanes);
         }
         __builtin_memcpy(dst + j, &a, sizeof a);
         __builtin_memcpy(dst + j + lanes, &b, sizeof b);
@@ -161,7 +225,7 @@ MEZZO_HD void add_rows_to_double(double* dst, const T* x, int rows, std::int64_t
         __builtin_memcpy(dst + j + 3 * lanes, &d, sizeof d);
     }
     for (; j < n; ++j)
-        for (int i = 0; i < rows; ++i) dst[j] += double(x[i * stride + j]);
+        for (int i = 0; i < rows; ++i) dst[j] += element(x + i * stride + j);
 }
 // dst[j] += x[i * stride + j] for i < rows, in their order; eight rows at a time, so that the sums are loaded
 // and stored less often.
@@ -171,6 +235,10 @@ void add_to_double(double* dst, const T* x, std::int64_t rows, std::int64_t stri
     for (; rows >= together; rows -= together, x += together * stride)
         add_rows_to_double(dst, x, together, stride, n);
     for (; rows > 0; --rows, x += stride) add_rows_to_double(dst, x, 1, stride, n);
+}
+template <class T> void narrow_add_to_double(double* dst, const void* x, std::int64_t rows,
+                                             std::int64_t stride, std::int64_t n) {
+    add_to_double(dst, static_cast<const T*>(x), rows, stride, n);
 }
 
 template <class T, bool largest> MEZZO_HD T better(T a, T b) {

@@ -24,6 +24,9 @@ struct GeluGrad {
 struct Gelu {
     MEZZO_INLINE Floats operator()(Floats x) const { return gelu<float_lanes>(x); }
 };
+struct Relu {
+    MEZZO_INLINE Floats operator()(Floats x) const { return relu<float_lanes>(x); }
+};
 
 // Calls body(load, store, i) for each whole vector, then for the rest with a load and a store that access no
 // memory behind the end.

@@ -95,6 +95,9 @@ public:
     // Whether elements may be read without a copy, any number at a time, from at().
     bool direct() const { return direct_; }
     const char* at(std::int64_t begin) const { return base_ + begin * std::int64_t(size_); }
+    // Whether at() is the elements of a 16-bit type dtype(), which read() would convert to float32.
+    bool narrow() const { return dense_ && is_16bit(dtype_) && as_ == float32; }
+    Dtype dtype() const { return dtype_; }
     // Elements [begin, begin + n), n <= chunk: the tensor's own or in the buffer.
     const void* read(std::int64_t begin, std::int64_t n, Chunk& buffer) const {
         return direct_ ? at(begin) : convert_to(begin, n, buffer);

@@ -129,6 +129,10 @@ struct ConvertKernels {
     void (*to_float[3])(const void* src, void* dst, std::int64_t n);
     // From float32 to float8: e4m3fn, e5m2, e8m0fnu.
     void (*to_float8[3])(const void* src, void* dst, std::int64_t n);
+    // float32 to float64 and back; float64 to float32 by rounding to odd (core/round_to_odd.h).
+    void (*to_double)(const void* src, void* dst, std::int64_t n);
+    void (*from_double)(const void* src, void* dst, std::int64_t n);
+    void (*from_double_to_odd)(const void* src, void* dst, std::int64_t n);
 };
 
 // The dtypes that vectors convert among; -1: not by vectors.

@@ -26,6 +26,13 @@ template <class T> struct SumOf {
     static void join_rows(A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
         real_loops<T>().add_to_double(sums, x, rows, stride, n);
     }
+    static void parts16(A* sums, const char* x, Dtype dtype, std::int64_t rows, std::int64_t n) {
+        active_loops().row_sums16[index_16bit(dtype)](sums, x, rows, n);
+    }
+    static void join_rows16(A* sums, const char* x, Dtype dtype, std::int64_t rows, std::int64_t stride,
+                            std::int64_t n) {
+        active_loops().add16_to_double[index_16bit(dtype)](sums, x, rows, stride, n);
+    }
 };
 template <> struct SumOf<std::int64_t> {
     using A = std::int64_t;

@@ -6,6 +6,9 @@
 //   the n sums, for each i < rows
 // and optionally
 //   void parts(A* results, const T* x, rows, n): part() of each row, in one call
+// and for T = float two functions that read elements of a 16-bit dtype
+//   void parts16(A* results, const char* x, Dtype, rows, n)
+//   void join_rows16(A* sums, const char* x, Dtype, rows, stride, n)
 #pragma once
 
 #include <algorithm>
@@ -25,6 +28,9 @@ template <class T, class A> struct Reduction {
     void (*join)(A* sums, const A* others, std::int64_t n);  // sums[i] = join(sums[i], others[i])
     void (*join_rows)(A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n);
     void (*parts)(A* results, const T* x, std::int64_t rows, std::int64_t n) = nullptr;
+    void (*parts16)(A* results, const char* x, Dtype dtype, std::int64_t rows, std::int64_t n) = nullptr;
+    void (*join_rows16)(A* sums, const char* x, Dtype dtype, std::int64_t rows, std::int64_t stride,
+                        std::int64_t n) = nullptr;
 };
 template <class R, class T> Reduction<T, typename R::A> reduction() {
     using A = typename R::A;
@@ -34,6 +40,10 @@ template <class R, class T> Reduction<T, typename R::A> reduction() {
                         },
                         R::join_rows};
     if constexpr (requires { &R::parts; }) all.parts = R::parts;
+    if constexpr (std::is_same_v<T, float> && requires { &R::parts16; }) {
+        all.parts16 = R::parts16;
+        all.join_rows16 = R::join_rows16;
+    }
     return all;
 }
 
@@ -65,30 +75,40 @@ template <class T, class A> void reduce_rows(const Reduction<T, A>& r, const Sou
     const std::int64_t parts =
         length <= reduction_block ? 1 : (length + reduction_block - 1) / reduction_block;
     std::vector<A> results(std::size_t(rows * parts), r.identity);
-    parallel_for(
-        rows * parts,
-        length == 0 ? rows + 1 : grain / (length < reduction_block ? length : reduction_block) + 1,
-        [&](std::int64_t first, std::int64_t last) {
-            if (r.parts && x.direct() && parts == 1 && length > 0)
-                return r.parts(results.data() + first, reinterpret_cast<const T*>(x.at(first * length)),
-                               last - first, length);
-            Chunk buffer;
-            for (std::int64_t item = first; item < last; ++item) {
-                const std::int64_t row = item / parts, from = item % parts * reduction_block;
-                const std::int64_t to = from + reduction_block < length ? from + reduction_block : length;
-                A& result = results[std::size_t(item)];
-                if (x.direct()) {
-                    const T* p = reinterpret_cast<const T*>(x.at(row * length + from));
-                    if (to > from) result = r.part(p, to - from);
-                    continue;
-                }
-                for (std::int64_t i = from; i < to; i += chunk) {
-                    const std::int64_t n = to - i < chunk ? to - i : chunk;
-                    const A next = r.part(x.template read_as<T>(row * length + i, n, buffer), n);
-                    r.join(&result, &next, 1);
-                }
-            }
-        });
+    parallel_for(rows * parts,
+                 length == 0 ? rows + 1 : grain / (length < reduction_block ? length : reduction_block) + 1,
+                 [&](std::int64_t first, std::int64_t last) {
+                     const bool narrow = r.parts16 && x.narrow();
+                     if (parts == 1 && length > 0) {
+                         A* const to = results.data() + first;
+                         const char* const from = x.at(first * length);
+                         if (narrow) return r.parts16(to, from, x.dtype(), last - first, length);
+                         if (r.parts && x.direct())
+                             return r.parts(to, reinterpret_cast<const T*>(from), last - first, length);
+                     }
+                     Chunk buffer;
+                     for (std::int64_t item = first; item < last; ++item) {
+                         const std::int64_t row = item / parts, from = item % parts * reduction_block;
+                         const std::int64_t to =
+                             from + reduction_block < length ? from + reduction_block : length;
+                         A& result = results[std::size_t(item)];
+                         if (narrow) {
+                             if (to > from)
+                                 r.parts16(&result, x.at(row * length + from), x.dtype(), 1, to - from);
+                             continue;
+                         }
+                         if (x.direct()) {
+                             const T* p = reinterpret_cast<const T*>(x.at(row * length + from));
+                             if (to > from) result = r.part(p, to - from);
+                             continue;
+                         }
+                         for (std::int64_t i = from; i < to; i += chunk) {
+                             const std::int64_t n = to - i < chunk ? to - i : chunk;
+                             const A next = r.part(x.template read_as<T>(row * length + i, n, buffer), n);
+                             r.join(&result, &next, 1);
+                         }
+                     }
+                 });
     if (parts > 1)
         for (std::int64_t row = 0; row < rows; ++row) {
             A total = r.identity;
@@ -103,6 +123,7 @@ template <class T, class A> void reduce_rows(const Reduction<T, A>& r, const Sou
 template <class T, class A> void join_rows(const Reduction<T, A>& r, const Source& x, std::int64_t begin,
                                            std::int64_t rows, std::int64_t stride, std::int64_t n, A* sums) {
     if (x.direct()) return r.join_rows(sums, reinterpret_cast<const T*>(x.at(begin)), rows, stride, n);
+    if (r.join_rows16 && x.narrow()) return r.join_rows16(sums, x.at(begin), x.dtype(), rows, stride, n);
     Chunk buffer;
     const std::int64_t together = n == stride ? std::max<std::int64_t>(1, chunk / n) : 1;  // rows in a chunk
     for (std::int64_t i = 0; i < rows; i += together)
@@ -149,6 +170,20 @@ template <class T, class A> void reduce_columns(const Reduction<T, A>& r, const 
         else
             join_rows(r, x, at, count, cols, n, sums);
     };
+    if (blocks == 1 && strips == 1) {  // several outer indices, so that results are stored together
+        const std::int64_t together = std::max<std::int64_t>(1, chunk / cols);
+        return parallel_for((outer + together - 1) / together, grain / (rows * cols * together + 1) + 1,
+                            [&](std::int64_t begin, std::int64_t end) {
+                                for (std::int64_t o = begin * together; o < end * together; o += together) {
+                                    const std::int64_t count = std::min(together, outer - o);
+                                    A* const totals = scratch<A>(count * cols, 0);
+                                    std::fill_n(totals, count * cols, r.identity);
+                                    for (std::int64_t i = 0; i < count; ++i)
+                                        reduce_block(o + i, 0, 0, totals + i * cols);
+                                    write(y, o * cols, count * cols, totals, finish);
+                                }
+                            });
+    }
     const auto for_strips = [&](std::int64_t count, std::int64_t work, const auto& body) {
         parallel_for(count * strips, grain / (work * width + 1) + 1,
                      [&](std::int64_t begin, std::int64_t end) {

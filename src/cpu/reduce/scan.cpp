@@ -71,8 +71,11 @@ private:
             const T* const b = Step::operands == 1 ? a : b_.template read_as<T>(at, n, buffer_b);
             T* const y = y_.template open_as<T>(at, buffer_y);
             std::int64_t j = 0;
-            if constexpr (Step::associative)
+            if constexpr (std::is_same_v<Step, Sum> && std::is_floating_point_v<T>) {
+                if (narrow_) kept = real_loops<T>().running_sum[reverse_](y, a, n, kept), j = n;
+            } else if constexpr (Step::associative) {
                 if (narrow_) j = by_fours(a, n, kept, y);
+            }
             for (; j < n; ++j) {
                 const std::int64_t i = reverse_ ? n - 1 - j : j;
                 kept = Step::next(kept, A(a[i]), A(b[i]));
@@ -118,7 +121,7 @@ private:
 
     Lines lines_;
     bool reverse_;
-    bool narrow_;  // four elements can't leave the range of A
+    bool narrow_;  // a few elements can't leave the range of A
     Source a_, b_;
     Sink y_;
 };
