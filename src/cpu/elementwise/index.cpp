@@ -2,6 +2,7 @@
 // anything is written. One thread adds up a row, in the order of the positions, so that any number of threads
 // gives the same bits. Values that are written or reduced per element are taken in that order, too.
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "cpu/elementwise/strided.h"
@@ -18,12 +19,18 @@ const std::int64_t* checked(const char* op, const Tensor& index, std::int64_t si
     if (index->numel == 0) return nullptr;
     const auto* const values = reinterpret_cast<const std::int64_t*>(index->bytes());
     const auto* const end = values + index->numel;
+    std::atomic<bool> outside = false;
+    for_chunks(index->numel, [&](std::int64_t begin, std::int64_t n) {
+        bool any = false;
+        for (std::int64_t i = begin; i < begin + n; ++i)
+            any |= std::uint64_t(values[i]) >= std::uint64_t(size);
+        if (any) outside = true;
+    });
+    if (!outside) return values;
     const auto* const bad =
         std::find_if(values, end, [&](std::int64_t i) { return std::uint64_t(i) >= std::uint64_t(size); });
-    if (bad != end)
-        fail(ErrorKind::value, op, ": index ", *bad, " at position ", bad - values, " is outside [0, ", size,
-             "); there are ", size, " rows to choose from");
-    return values;
+    fail(ErrorKind::value, op, ": index ", *bad, " at position ", bad - values, " is outside [0, ", size,
+         "); there are ", size, " rows to choose from");
 }
 
 // y[o, j, :] = x[o, index[j], :]
