@@ -74,39 +74,37 @@ template <class K> void sort_entries(std::vector<Entry<K>>& entries, std::vector
 
 constexpr std::int64_t long_line = 65536;  // entries that exceed the L2 cache
 
-// Positions of a long line in order, if a position and the difference of a key from the least fit one word:
-// a radix sort of such words, whose passes keep the order of equal keys. Returns false if they do not fit.
-template <class K, class F> bool sort_words(std::vector<std::uint64_t>& words,
-                                            std::vector<std::uint64_t>& other, std::int64_t length,
-                                            const F& key) {
+// Writes the first k positions of a long line in order, `step` apart, if a position and the difference of a
+// key from the least fit one word: a radix sort of such words, whose passes keep the order of equal keys.
+// Returns false if they do not fit.
+template <class K, class F>
+bool sort_words(std::int64_t length, std::int64_t k, const F& key, std::int64_t* to, std::int64_t step) {
+    const Tensor memory = empty({2, length}, {.dtype = int64});
+    auto *words = reinterpret_cast<std::uint64_t*>(memory->bytes()), *other = words + length;
     K least = std::numeric_limits<K>::max(), most = 0;
-    words.resize(std::size_t(length));
     for (std::int64_t j = 0; j < length; ++j) {
-        const K k = key(j);
-        words[std::size_t(j)] = k;
-        least = std::min(least, k);
-        most = std::max(most, k);
+        const K own = key(j);
+        words[j] = own;
+        least = std::min(least, own);
+        most = std::max(most, own);
     }
     constexpr int widest = 11;  // bits of a digit
     const int low = std::bit_width(std::uint64_t(length - 1)), high = std::bit_width(K(most - least));
     if (low + high > 64) return false;
-    for (std::uint64_t j = 0; j < words.size(); ++j) words[j] = (words[j] - least) << low | j;
-    other.resize(words.size());
+    for (std::int64_t j = 0; j < length; ++j) words[j] = (words[j] - least) << low | std::uint64_t(j);
     const int passes = (high + widest - 1) / widest, bits = passes ? (high + passes - 1) / passes : 0;
-    std::vector<std::size_t> place(std::size_t(1) << bits);
     for (int pass = 0; pass < passes; ++pass) {
-        std::size_t next = 0;
-        std::fill(place.begin(), place.end(), 0);
+        std::size_t place[1 << widest] = {}, next = 0;
         const auto digit = [shift = low + pass * bits, mask = (1u << bits) - 1](std::uint64_t word) {
             return std::size_t(word >> shift) & mask;
         };
-        for (const std::uint64_t word : words) ++place[digit(word)];
+        for (std::int64_t j = 0; j < length; ++j) ++place[digit(words[j])];
         for (std::size_t& p : place) next += std::exchange(p, next);
-        for (const std::uint64_t word : words) other[place[digit(word)]++] = word;
-        words.swap(other);
+        for (std::int64_t j = 0; j < length; ++j) other[place[digit(words[j])]++] = words[j];
+        std::swap(words, other);
     }
     const std::uint64_t positions = (std::uint64_t(1) << low) - 1;
-    for (std::uint64_t& word : words) word &= positions;
+    for (std::int64_t j = 0; j < k; ++j) to[j * step] = std::int64_t(words[j] & positions);
     return true;
 }
 
@@ -190,7 +188,6 @@ void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, c
     auto* const to = reinterpret_cast<std::int64_t*>(y->bytes());
     parallel_for(outer * inner, grain / 16 / (length + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
         std::vector<Entry<K>> entries, other;
-        std::vector<std::uint64_t> words, other_words;
         for (std::int64_t line = begin; line < end; ++line) {
             const std::int64_t o = line / inner, i = line % inner;
             const auto key = [&](std::int64_t j) {
@@ -209,9 +206,7 @@ void order(const Tensor& x, std::int64_t dim, bool descending, std::int64_t k, c
                 select_first(entries, length, k, key, [&](std::int64_t j, std::int64_t last) {
                     return next_in_front(from + o * length * inner + i, inner, j, length, last, descending);
                 });
-            } else if (length >= long_line && sort_words<K>(words, other_words, length, key)) {
-                for (std::int64_t j = 0; j < k; ++j)
-                    to[(o * k + j) * inner + i] = std::int64_t(words[std::size_t(j)]);
+            } else if (length >= long_line && sort_words<K>(length, k, key, to + o * k * inner + i, inner)) {
                 continue;
             } else {
                 entries.resize(std::size_t(length));
