@@ -74,13 +74,30 @@ template <class K> void sort_entries(std::vector<Entry<K>>& entries, std::vector
 
 constexpr std::int64_t long_line = 65536;  // entries that exceed the L2 cache
 
-// Writes the first k positions of a long line in order, `step` apart, if a position and the difference of a
-// key from the least fit one word: a radix sort of such words, whose passes keep the order of equal keys.
-// Returns false if they do not fit.
+// Sorts words by their `high` bits above the `low` ones, 11 bits at a time; each pass keeps the order of
+// equal digits. Returns the memory with the result: `words`, or `other` of the same size.
+std::uint64_t* radix_sort(std::uint64_t* words, std::uint64_t* other, std::int64_t n, int low, int high) {
+    constexpr int widest = 11;
+    const int passes = (high + widest - 1) / widest, bits = passes ? (high + passes - 1) / passes : 0;
+    for (int pass = 0; pass < passes; ++pass) {
+        std::size_t place[1 << widest] = {}, next = 0;
+        const auto digit = [shift = low + pass * bits, mask = (1u << bits) - 1](std::uint64_t word) {
+            return std::size_t(word >> shift) & mask;
+        };
+        for (std::int64_t j = 0; j < n; ++j) ++place[digit(words[j])];
+        for (std::size_t& p : place) next += std::exchange(p, next);
+        for (std::int64_t j = 0; j < n; ++j) other[place[digit(words[j])]++] = words[j];
+        std::swap(words, other);
+    }
+    return words;
+}
+
+// Writes the first k positions of a long line in order, `step` apart. Sorts words of the difference of a key
+// from the least, and the position; returns false if they do not fit.
 template <class K, class F>
 bool sort_words(std::int64_t length, std::int64_t k, const F& key, std::int64_t* to, std::int64_t step) {
     const Tensor memory = empty({2, length}, {.dtype = int64});
-    auto *words = reinterpret_cast<std::uint64_t*>(memory->bytes()), *other = words + length;
+    auto* const words = reinterpret_cast<std::uint64_t*>(memory->bytes());
     K least = std::numeric_limits<K>::max(), most = 0;
     for (std::int64_t j = 0; j < length; ++j) {
         const K own = key(j);
@@ -88,23 +105,12 @@ bool sort_words(std::int64_t length, std::int64_t k, const F& key, std::int64_t*
         least = std::min(least, own);
         most = std::max(most, own);
     }
-    constexpr int widest = 11;  // bits of a digit
     const int low = std::bit_width(std::uint64_t(length - 1)), high = std::bit_width(K(most - least));
     if (low + high > 64) return false;
     for (std::int64_t j = 0; j < length; ++j) words[j] = (words[j] - least) << low | std::uint64_t(j);
-    const int passes = (high + widest - 1) / widest, bits = passes ? (high + passes - 1) / passes : 0;
-    for (int pass = 0; pass < passes; ++pass) {
-        std::size_t place[1 << widest] = {}, next = 0;
-        const auto digit = [shift = low + pass * bits, mask = (1u << bits) - 1](std::uint64_t word) {
-            return std::size_t(word >> shift) & mask;
-        };
-        for (std::int64_t j = 0; j < length; ++j) ++place[digit(words[j])];
-        for (std::size_t& p : place) next += std::exchange(p, next);
-        for (std::int64_t j = 0; j < length; ++j) other[place[digit(words[j])]++] = words[j];
-        std::swap(words, other);
-    }
+    const std::uint64_t* const sorted = radix_sort(words, words + length, length, low, high);
     const std::uint64_t positions = (std::uint64_t(1) << low) - 1;
-    for (std::int64_t j = 0; j < k; ++j) to[j * step] = std::int64_t(words[j] & positions);
+    for (std::int64_t j = 0; j < k; ++j) to[j * step] = std::int64_t(sorted[j] & positions);
     return true;
 }
 
