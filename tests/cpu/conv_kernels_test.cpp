@@ -187,6 +187,19 @@ TEST_CASE("conv kernels: groups of few channels", "[conv]") {
                    .padding = 1,
                    .groups = 40,
                    .dtype = dtype});
+            // Two blocks of channels, and more rows at both sides than are read at once.
+            for (const std::int64_t stride : {1, 2})
+                check({.n = 1,
+                       .h = 70,
+                       .w = 9,
+                       .c = 272,
+                       .o = 272,
+                       .kernel = {5, 3},
+                       .stride = stride,
+                       .padding = {2, 1},
+                       .groups = 272,
+                       .dtype = dtype,
+                       .bias = true});
             // Pixels inside, whose taps are the image's own, and borders of several widths.
             for (const std::int64_t padding : {0, 1, 2, 5})
                 for (const std::int64_t stride : {1, 2, 3})

@@ -2,7 +2,8 @@
 // copies the part of the image that some rows of windows read, with zeros around it, to float32 planes. Plane
 // s holds, for each channel of the result, channel s of its group. So a step of a product, which is a tap and
 // a plane, lies equally far from every window, and neighbouring channels of the result multiply neighbouring
-// floats. float32 images of depthwise convolutions are such a plane themselves, except at the border.
+// floats. float32 images of depthwise convolutions are such a plane themselves: at the border, taps outside
+// the image are left out.
 #include "cpu/conv/small_groups.h"
 
 #include <algorithm>
@@ -23,14 +24,15 @@ namespace {
 
 constexpr std::int64_t planes_bytes = 1 << 18;
 constexpr std::int64_t most_channels = 16, widest_vector = 16;
-constexpr std::int64_t channels_at_once = 128;               // of all planes
+constexpr std::int64_t channels_at_once = 128;  // of all planes, if they are copies
+constexpr std::int64_t channels_in_place = 256;
 constexpr std::int64_t most_columns = 256;                   // of a strip; a row is one sum of a gradient
 constexpr std::int64_t most_rows = 64;                       // of a strip
 constexpr std::int64_t most_parts = 16, least_pixels = 512;  // of a weight gradient
 
 // Buffers of each thread. weight and sums belong to the thread that called, the others to each that computes.
 struct Scratch {
-    Buffer weight, sums, planes, channels, row, offsets;
+    Buffer weight, sums, planes, channels, row, steps;
 };
 Scratch& scratch() {
     thread_local Scratch s;
@@ -81,14 +83,16 @@ public:
     // `outputs`: channels of the result in a group.
     Planes(const Windows& windows, std::int64_t groups, std::int64_t outputs)
         : x(windows), planes(x.channels), outputs_(outputs), channels_(groups * outputs) {
-        const std::int64_t unit = std::lcm(outputs, widest_vector);
-        block_ = std::min(channels_, std::max<std::int64_t>(1, channels_at_once / planes / unit) * unit);
-        std::int64_t first = 0, last = 0;
-        if (plain() && x.type == float32 && channels_ % widest_vector == 0 && x.columns >= wide)
-            find_inside(first, last);
-        add_strips(0, first, false);
-        add_strips(first, last, true);
-        add_strips(last, x.columns, false);
+        std::int64_t first = 0, last = x.columns;
+        if (plain() && x.type == float32 && channels_ % widest_vector == 0) find_inside(first, last);
+        in_place_ = bottom_ > top_ && 2 * (last - first) > x.columns;
+        if (!in_place_) first = 0, last = x.columns;
+        const std::int64_t unit = std::lcm(outputs, widest_vector),
+                           most = in_place_ ? channels_in_place : channels_at_once / planes;
+        block_ = std::min(channels_, std::max<std::int64_t>(1, most / unit) * unit);
+        add_strips(0, first, 1);
+        add_strips(first, last, most_columns);
+        add_strips(last, x.columns, 1);
     }
 
     std::int64_t blocks() const { return (channels_ + block_ - 1) / block_; }
@@ -96,10 +100,10 @@ public:
     std::int64_t steps() const { return std::int64_t(x.taps.size()) * planes; }
     // Whether the pixels that a row of windows reads are few enough for a thread's memory.
     bool fit() const {
-        return std::all_of(strips_.begin(), strips_.end(), [&](const Strip& strip) {
-            const Windows some = windows_of(strip);
-            return WindowBand(some, planes * block_ * float_size).fits();
-        });
+        return in_place_ || std::all_of(strips_.begin(), strips_.end(), [&](const Strip& strip) {
+                   const Windows some = windows_of(strip);
+                   return WindowBand(some, planes * block_ * float_size).fits();
+               });
     }
 
     // Calls f(position, row of the kernels) for rows [begin, end) of all blocks.
@@ -107,34 +111,27 @@ public:
         for (std::int64_t n = 0; begin < end; begin += n) {
             const Position position{begin / x.rows % x.images, begin % x.rows, 0, begin / rows() * block_,
                                     false};
-            const bool inside = position.row >= top_ && position.row < bottom_;
-            const std::int64_t border = inside ? bottom_ : position.row < top_ ? top_ : x.rows;
-            n = std::min({most_rows, end - begin, border - position.row});
-            for (const Strip& strip : strips_) {
-                if (inside && strip.inside)
-                    in_place(strip, position, n, f);
-                else
-                    copied(strip, position, n, f);
-            }
+            const bool border = in_place_ && (position.row < top_ || position.row >= bottom_);
+            const std::int64_t last = in_place_ ? bottom_ : x.rows;
+            n = border ? 1 : std::min({most_rows, end - begin, last - position.row});
+            for (const Strip& strip : strips_)
+                in_place_ ? read(strip, position, n, f) : copied(strip, position, n, f);
         }
     }
 
 private:
     static constexpr auto float_size = std::int64_t(sizeof(float));
     static constexpr std::int64_t narrow = 6;  // columns of a strip that is read down
-    static constexpr std::int64_t wide = 32;   // of windows for which a border is worth strips of its own
 
-    // Columns of windows. `inside`: no tap is left or right of the image.
+    // Columns of windows. If the image is read itself, the same taps of all of them are inside.
     struct Strip {
         std::int64_t first, columns;
-        bool inside;
     };
 
     bool plain() const { return planes == 1 && outputs_ == 1; }
 
-    void add_strips(std::int64_t first, std::int64_t last, bool inside) {
-        for (; first < last; first += most_columns)
-            strips_.push_back({first, std::min(most_columns, last - first), inside});
+    void add_strips(std::int64_t first, std::int64_t last, std::int64_t most) {
+        for (; first < last; first += most) strips_.push_back({first, std::min(most, last - first)});
     }
 
     // The columns [first, last) and rows [top_, bottom_) of windows whose taps all lie in the image.
@@ -159,19 +156,36 @@ private:
         return some;
     }
 
-    template <class F>
-    void in_place(const Strip& strip, Position position, std::int64_t n, const F& f) const {
-        std::int64_t* const offsets = scratch().offsets.get<std::int64_t>(steps());
-        for (std::size_t t = 0; t < x.taps.size(); ++t)
-            offsets[t] = (x.taps[t].h * x.width + x.taps[t].w) * x.pixel;
-        position.column = strip.first;
-        for (std::int64_t i = 0; i < n; ++i, ++position.row) {
-            const std::int64_t pixel = (position.image * x.height + position.row * x.step.height) * x.width +
-                                       strip.first * x.step.width;
-            f(position,
-              DepthwiseRow{reinterpret_cast<const float*>(x.data) + pixel * x.pixel + position.channel,
-                           offsets, x.step.width * x.pixel, steps(), strip.columns,
-                           std::min(block_, channels_ - position.channel)});
+    // The windows of a strip and n rows, of which the taps in the image are the same.
+    template <class F> void read(const Strip& strip, Position position, std::int64_t n, const F& f) const {
+        const std::int64_t h = position.row * x.step.height, w = strip.first * x.step.width;
+        DepthwiseStep* const list = scratch().steps.get<DepthwiseStep>(steps());
+        std::int64_t count = 0;
+        for (std::size_t t = 0; t < x.taps.size(); ++t) {
+            const auto [tap_h, tap_w, index] = x.taps[t];
+            if (h + tap_h >= 0 && h + tap_h < x.height && w + tap_w >= 0 && w + tap_w < x.width)
+                list[count++] = {(tap_h * x.width + tap_w) * x.pixel, std::int64_t(t)};
+        }
+        const auto* const images = reinterpret_cast<const float*>(x.data);
+        const std::int64_t pixel = (position.image * x.height + h) * x.width + w;
+        for_strip(strip, position, n,
+                  {images + pixel * x.pixel + position.channel, list, x.step.width * x.pixel, count, 0,
+                   std::min(block_, channels_ - position.channel)},
+                  x.step.height * x.width * x.pixel, f);
+    }
+
+    // Calls f for n rows of windows, which lie `row` floats apart from `first` on, or for the columns of a
+    // strip.
+    template <class F> static void for_strip(const Strip& strip, Position position, std::int64_t n,
+                                             DepthwiseRow first, std::int64_t row, const F& f) {
+        const bool down = strip.columns <= narrow && strip.columns < n;
+        const std::int64_t column = first.stride;
+        position.column = strip.first, position.down = down;
+        first.pixels = down ? n : strip.columns, first.stride = down ? row : column;
+        for (std::int64_t i = down ? strip.columns : n; i > 0; --i) {
+            f(position, first);
+            first.from += down ? column : row;
+            ++(down ? position.column : position.row);
         }
     }
 
@@ -182,22 +196,17 @@ private:
         const WindowBand band(some, channels * float_size);
         const std::int64_t most = band.rows_in(planes_bytes / planes), plane = band.bytes(most) / float_size;
         float* const copies = scratch().planes.get<float>(planes * plane);
-        std::int64_t* const offsets = scratch().offsets.get<std::int64_t>(steps());
-        for (std::int64_t s = 0; s < planes; ++s)
-            for (std::size_t t = 0; t < x.taps.size(); ++t)
-                offsets[std::int64_t(t) * planes + s] = s * plane + band.offset(some.taps[t]) / float_size;
-        const std::int64_t row = band.row_step() / float_size, column = band.step() / float_size;
+        DepthwiseStep* const list = scratch().steps.get<DepthwiseStep>(steps());
+        for (std::int64_t t = 0; t < std::int64_t(x.taps.size()); ++t)
+            for (std::int64_t s = 0; s < planes; ++s)
+                list[t * planes + s] = {s * plane + band.offset(some.taps[std::size_t(t)]) / float_size,
+                                        t * planes + s};
         for (std::int64_t n = 0; rows > 0; rows -= n, position.row += n) {
             n = std::min(most, rows);
             for (std::int64_t s = 0; s < planes; ++s)
                 copy(band, position, n, s, channels, copies + s * plane);
-            Position at = position;
-            at.down = strip.columns <= narrow && strip.columns < n;
-            for (std::int64_t i = 0; i < (at.down ? strip.columns : n); ++i) {
-                at.row = position.row + (at.down ? 0 : i), at.column = strip.first + (at.down ? i : 0);
-                f(at, DepthwiseRow{copies + i * (at.down ? column : row), offsets, at.down ? row : column,
-                                   steps(), at.down ? n : strip.columns, channels});
-            }
+            for_strip(strip, position, n, {copies, list, band.step() / float_size, steps(), 0, channels},
+                      band.row_step() / float_size, f);
         }
     }
 
@@ -237,8 +246,10 @@ private:
 
     const Windows& x;
     const std::int64_t planes, outputs_, channels_;
-    std::int64_t block_;
+    std::int64_t block_ = 0;
     std::int64_t top_ = 0, bottom_ = 0;
+    // Whether the images are their own plane and most columns are inside. Taps outside are left out.
+    bool in_place_ = false;
     std::vector<Strip> strips_;
 };
 
@@ -302,7 +313,7 @@ void multiply_small_groups(const WindowProduct& p) {
         float* const sums =
             direct ? reinterpret_cast<float*>(to) : scratch().row.get<float>(row.pixels * row.channels);
         const float* const w = weight + position.channel;
-        kernels.depthwise({row, w, w + row.steps * ld, ld, sums, direct ? step : row.channels, stream});
+        kernels.depthwise({row, w, w + planes.steps() * ld, ld, sums, direct ? step : row.channels, stream});
         if (direct) return;
         if (step == row.channels) return convert(sums, float32, to, p.result.type, row.pixels * step);
         for (std::int64_t i = 0; i < row.pixels; ++i, to += step * size)

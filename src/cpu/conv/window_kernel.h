@@ -216,41 +216,41 @@ template <int = 0> void add_rows(const float* from, std::int64_t ld, float* to, 
 
 // ---- one channel per step
 
-// Pixels from i on, P at a time and then fewer, of a vector of channels.
-template <int P>
-MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i, std::int64_t c) {
+// Pixels from i on, P at a time and then fewer. Channels are the inner loop: they lie in a row in memory.
+template <int P> MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i) {
     const DepthwiseRow& row = d.row;
-    const std::int64_t count = smaller(lanes, row.channels - c), steps = row.steps, stride = row.stride;
-    const std::int64_t* const offsets = row.offsets;
-    for (; i + P <= row.pixels; i += P) {
-        const float *const from = row.from + i * stride + c, *w = d.w + c;
-        Vector sum[P];
+    const std::int64_t stride = row.stride;
+    const DepthwiseStep* const end = row.list + row.steps;
+    for (; i + P <= row.pixels; i += P)
+        for (std::int64_t c = 0; c < row.channels; c += lanes) {
+            const std::int64_t count = smaller(lanes, row.channels - c);
+            const float *const from = row.from + i * stride + c, *const w = d.w + c;
+            Vector sum[P];
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) sum[p] = load<lanes>(d.bias + c);
-        for (std::int64_t t = 0; t < steps; ++t, w += d.ld_w) {
-            const Vector v = load<lanes>(w);
-            const float* const at = from + offsets[t];
+            for (int p = 0; p < P; ++p) sum[p] = load<lanes>(d.bias + c);
+            for (const DepthwiseStep* step = row.list; step != end; ++step) {
+                const Vector v = load<lanes>(w + step->index * d.ld_w);
+                const float* const at = from + step->offset;
 #pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) sum[p] += load<lanes>(at + p * stride) * v;
+                for (int p = 0; p < P; ++p) sum[p] += load<lanes>(at + p * stride) * v;
+            }
+            float* const to = d.to + i * d.ld + c;
+            if (d.stream) {
+#pragma GCC unroll 8
+                for (int p = 0; p < P; ++p) stream<lanes>(to + p * d.ld, sum[p]);
+            } else if (count == lanes) {
+#pragma GCC unroll 8
+                for (int p = 0; p < P; ++p) store<lanes>(to + p * d.ld, sum[p]);
+            } else {
+#pragma GCC unroll 8
+                for (int p = 0; p < P; ++p) store_first<lanes>(to + p * d.ld, sum[p], count);
+            }
         }
-        float* const to = d.to + i * d.ld + c;
-        if (d.stream) {
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) stream<lanes>(to + p * d.ld, sum[p]);
-        } else if (count == lanes) {
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) store<lanes>(to + p * d.ld, sum[p]);
-        } else {
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) store_first<lanes>(to + p * d.ld, sum[p], count);
-        }
-    }
-    if constexpr (P > 1) depthwise_pixels<P / 2>(d, i, c);
+    if constexpr (P > 1) depthwise_pixels<P / 2>(d, i);
 }
 // Most images are as wide as a multiple of 7 or of 8.
 template <int = 0> void depthwise(const DepthwiseProduct& d) {
-    for (std::int64_t c = 0; c < d.row.channels; c += lanes)
-        d.row.pixels % 7 == 0 ? depthwise_pixels<7>(d, 0, c) : depthwise_pixels<8>(d, 0, c);
+    d.row.pixels % 7 == 0 ? depthwise_pixels<7>(d, 0) : depthwise_pixels<8>(d, 0);
     if (d.stream) fence();
 }
 
@@ -263,17 +263,18 @@ MEZZO_INLINE void depthwise_steps(const DepthwiseGradient& d, std::int64_t t, st
         Vector sum[T] = {};
         const float* from[T];
 #pragma GCC unroll 9
-        for (int u = 0; u < T; ++u) from[u] = row.from + row.offsets[t + u] + c;
+        for (int u = 0; u < T; ++u) from[u] = row.from + row.list[t + u].offset + c;
         const float* g = d.gradient + c;
         for (std::int64_t i = 0, at = 0; i < row.pixels; ++i, at += row.stride, g += d.ld_gradient) {
             const Vector v = count == lanes ? load<lanes>(g) : load_first<lanes>(g, count);
 #pragma GCC unroll 9
             for (int u = 0; u < T; ++u) sum[u] += load<lanes>(from[u] + at) * v;
         }
-        float* const to = d.sums + t * d.ld_sums + c;
 #pragma GCC unroll 9
-        for (int u = 0; u < T; ++u)
-            store<lanes>(to + u * d.ld_sums, load<lanes>(to + u * d.ld_sums) + sum[u]);
+        for (int u = 0; u < T; ++u) {
+            float* const to = d.sums + row.list[t + u].index * d.ld_sums + c;
+            store<lanes>(to, load<lanes>(to) + sum[u]);
+        }
     }
     if constexpr (T > 1) depthwise_steps<T / 2>(d, t, c);
 }

@@ -35,15 +35,19 @@ struct WindowTile {
 };
 constexpr std::int64_t window_steps = 16;
 
-// Neighbouring pixels of products whose steps are one channel each: step t of pixel i, channel c is element
-// offsets[t] + i * stride + c of `from`, behind which a vector more may be read.
+// Neighbouring pixels of products whose steps are one channel each: a step of pixel i, channel c is element
+// offset + i * stride + c of `from`, behind which a vector more may be read. It belongs to row `index` of the
+// weight.
+struct DepthwiseStep {
+    std::int64_t offset, index;
+};
 struct DepthwiseRow {
     const float* from;
-    const std::int64_t* offsets;
+    const DepthwiseStep* list;
     std::int64_t stride, steps, pixels, channels;
 };
-// to[i * ld + c] = bias[c] + sum over steps of w[t * ld_w + c] * step t of pixel i, channel c. Rows of w and
-// bias are whole vectors.
+// to[i * ld + c] = bias[c] + sum over steps of w[index * ld_w + c] * the step of pixel i, channel c. Rows of
+// w and bias are whole vectors.
 struct DepthwiseProduct {
     DepthwiseRow row;
     const float *w, *bias;
@@ -52,8 +56,8 @@ struct DepthwiseProduct {
     std::int64_t ld;
     bool stream;  // past the caches: `to`, ld and the channels are multiples of a vector
 };
-// sums[t * ld_sums + c] += sum over pixels of gradient[i * ld_gradient + c] * step t of pixel i, channel c.
-// Rows of sums are whole vectors.
+// sums[index * ld_sums + c] += sum over pixels of gradient[i * ld_gradient + c] * the step of pixel i,
+// channel c. Rows of sums are whole vectors.
 struct DepthwiseGradient {
     DepthwiseRow row;
     const float* gradient;
