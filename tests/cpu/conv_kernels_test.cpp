@@ -187,19 +187,6 @@ TEST_CASE("conv kernels: groups of few channels", "[conv]") {
                    .padding = 1,
                    .groups = 40,
                    .dtype = dtype});
-            // Two blocks of channels, and more rows at both sides than are read at once.
-            for (const std::int64_t stride : {1, 2})
-                check({.n = 1,
-                       .h = 70,
-                       .w = 9,
-                       .c = 272,
-                       .o = 272,
-                       .kernel = {5, 3},
-                       .stride = stride,
-                       .padding = {2, 1},
-                       .groups = 272,
-                       .dtype = dtype,
-                       .bias = true});
             // Pixels inside, whose taps are the image's own, and borders of several widths.
             for (const std::int64_t padding : {0, 1, 2, 5})
                 for (const std::int64_t stride : {1, 2, 3})
@@ -233,6 +220,40 @@ TEST_CASE("conv kernels: groups of few channels", "[conv]") {
                    .dilation = 4,
                    .groups = 2,
                    .dtype = dtype});
+        }
+    });
+}
+
+TEST_CASE("conv kernels: groups in vectors of the image itself", "[conv]") {
+    for_isas([] {
+        for (const Dtype dtype : {float32, bfloat16}) {
+            // Vectors of several whole groups.
+            for (const std::int64_t groups : {4, 8, 16})
+                for (const std::int64_t stride : {1, 2})
+                    check({.n = 2,
+                           .h = 12,
+                           .w = 21,
+                           .c = 32,
+                           .o = 32,
+                           .kernel = {3, 5},
+                           .stride = stride,
+                           .padding = {1, 2},
+                           .groups = groups,
+                           .dtype = dtype,
+                           .bias = true});
+            // Two blocks of channels, and more rows at both sides than are read at once.
+            for (const std::int64_t stride : {1, 2})
+                check({.n = 1,
+                       .h = 70,
+                       .w = 9,
+                       .c = 272,
+                       .o = 272,
+                       .kernel = {5, 3},
+                       .stride = stride,
+                       .padding = {2, 1},
+                       .groups = 272,
+                       .dtype = dtype,
+                       .bias = true});
         }
     });
 }

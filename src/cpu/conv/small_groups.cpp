@@ -3,7 +3,7 @@
 // s holds, for each channel of the result, channel s of its group. So a step of a product, which is a tap and
 // a plane, lies equally far from every window, and neighbouring channels of the result multiply neighbouring
 // floats. float32 images of depthwise convolutions are such a plane themselves: at the border, taps outside
-// the image are left out.
+// the image are left out. With AVX-512 products read images of 2, 4 or 8 channels in and out themselves, too.
 #include "cpu/conv/small_groups.h"
 
 #include <algorithm>
@@ -80,11 +80,13 @@ struct Position {
 // row.
 class Planes {
 public:
-    // `outputs`: channels of the result in a group.
-    Planes(const Windows& windows, std::int64_t groups, std::int64_t outputs)
+    // `outputs`: channels of the result in a group. `repeats`: whether the kernel can repeat channels itself.
+    Planes(const Windows& windows, std::int64_t groups, std::int64_t outputs, bool repeats)
         : x(windows), planes(x.channels), outputs_(outputs), channels_(groups * outputs) {
         std::int64_t first = 0, last = x.columns;
-        if (plain() && x.type == float32 && channels_ % widest_vector == 0) find_inside(first, last);
+        const bool wide = repeats && planes == outputs && widest_vector % planes == 0;
+        if ((plain() || wide) && x.type == float32 && channels_ % widest_vector == 0)
+            find_inside(first, last);
         in_place_ = bottom_ > top_ && 2 * (last - first) > x.columns;
         if (!in_place_) first = 0, last = x.columns;
         const std::int64_t unit = std::lcm(outputs, widest_vector),
@@ -170,7 +172,7 @@ private:
         const std::int64_t pixel = (position.image * x.height + h) * x.width + w;
         for_strip(strip, position, n,
                   {images + pixel * x.pixel + position.channel, list, x.step.width * x.pixel, count, 0,
-                   std::min(block_, channels_ - position.channel)},
+                   std::min(block_, channels_ - position.channel), planes},
                   x.step.height * x.width * x.pixel, f);
     }
 
@@ -205,7 +207,7 @@ private:
             n = std::min(most, rows);
             for (std::int64_t s = 0; s < planes; ++s)
                 copy(band, position, n, s, channels, copies + s * plane);
-            for_strip(strip, position, n, {copies, list, band.step() / float_size, steps(), 0, channels},
+            for_strip(strip, position, n, {copies, list, band.step() / float_size, steps(), 0, channels, 1},
                       band.row_step() / float_size, f);
         }
     }
@@ -248,13 +250,15 @@ private:
     const std::int64_t planes, outputs_, channels_;
     std::int64_t block_ = 0;
     std::int64_t top_ = 0, bottom_ = 0;
-    // Whether the images are their own plane and most columns are inside. Taps outside are left out.
+    // Whether the images are read themselves: most columns are inside. Taps outside are left out.
     bool in_place_ = false;
     std::vector<Strip> strips_;
 };
 
-Planes planes_of(const WindowProduct& p) { return {p.windows, p.groups, p.columns()}; }
-Planes planes_of(const WindowGradient& p) { return {p.windows, p.groups, p.group_outputs()}; }
+Planes planes_of(const WindowProduct& p) {
+    return {p.windows, p.groups, p.columns(), window_kernels().lanes == widest_vector};
+}
+Planes planes_of(const WindowGradient& p) { return {p.windows, p.groups, p.group_outputs(), false}; }
 
 bool suits(const Windows& x, std::int64_t groups, std::int64_t outputs, Dtype result) {
     return groups > 1 && x.channels > 0 && x.channels <= most_channels && outputs > 0 &&

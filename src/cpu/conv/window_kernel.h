@@ -217,10 +217,13 @@ template <int = 0> void add_rows(const float* from, std::int64_t ld, float* to, 
 // ---- one channel per step
 
 // Pixels from i on, P at a time and then fewer. Channels are the inner loop: they lie in a row in memory.
-template <int P> MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i) {
+// With `wide` groups, each step repeats one channel of a group after the other in the group's lanes.
+template <int P, bool wide> MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i) {
     const DepthwiseRow& row = d.row;
     const std::int64_t stride = row.stride;
     const DepthwiseStep* const end = row.list + row.steps;
+    IntN<lanes> first;  // lane of each group's first channel
+    for (int k = 0; k < lanes; ++k) first[k] = int(k / row.inputs * row.inputs);
     for (; i + P <= row.pixels; i += P)
         for (std::int64_t c = 0; c < row.channels; c += lanes) {
             const std::int64_t count = smaller(lanes, row.channels - c);
@@ -229,10 +232,23 @@ template <int P> MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, s
 #pragma GCC unroll 8
             for (int p = 0; p < P; ++p) sum[p] = load<lanes>(d.bias + c);
             for (const DepthwiseStep* step = row.list; step != end; ++step) {
-                const Vector v = load<lanes>(w + step->index * d.ld_w);
                 const float* const at = from + step->offset;
+                if constexpr (wide) {
+                    Vector x[P];
 #pragma GCC unroll 8
-                for (int p = 0; p < P; ++p) sum[p] += load<lanes>(at + p * stride) * v;
+                    for (int p = 0; p < P; ++p) x[p] = load<lanes>(at + p * stride);
+                    IntN<lanes> lane = first;
+                    const float* of_step = w + step->index * row.inputs * d.ld_w;
+                    for (std::int64_t s = 0; s < row.inputs; ++s, of_step += d.ld_w, lane += 1) {
+                        const Vector v = load<lanes>(of_step);
+#pragma GCC unroll 8
+                        for (int p = 0; p < P; ++p) sum[p] += __builtin_shuffle(x[p], lane) * v;
+                    }
+                } else {
+                    const Vector v = load<lanes>(w + step->index * d.ld_w);
+#pragma GCC unroll 8
+                    for (int p = 0; p < P; ++p) sum[p] += load<lanes>(at + p * stride) * v;
+                }
             }
             float* const to = d.to + i * d.ld + c;
             if (d.stream) {
@@ -246,11 +262,14 @@ template <int P> MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, s
                 for (int p = 0; p < P; ++p) store_first<lanes>(to + p * d.ld, sum[p], count);
             }
         }
-    if constexpr (P > 1) depthwise_pixels<P / 2>(d, i);
+    if constexpr (P > 1) depthwise_pixels<P / 2, wide>(d, i);
 }
 // Most images are as wide as a multiple of 7 or of 8.
 template <int = 0> void depthwise(const DepthwiseProduct& d) {
-    d.row.pixels % 7 == 0 ? depthwise_pixels<7>(d, 0) : depthwise_pixels<8>(d, 0);
+    if (lanes == 16 && d.row.inputs > 1)
+        depthwise_pixels<8, true>(d, 0);
+    else
+        d.row.pixels % 7 == 0 ? depthwise_pixels<7, false>(d, 0) : depthwise_pixels<8, false>(d, 0);
     if (d.stream) fence();
 }
 

@@ -37,14 +37,15 @@ constexpr std::int64_t window_steps = 16;
 
 // Neighbouring pixels of products whose steps are one channel each: a step of pixel i, channel c is element
 // offset + i * stride + c of `from`, behind which a vector more may be read. It belongs to row `index` of the
-// weight.
+// weight. If images of groups with several channels are read themselves, `inputs` is the number of channels
+// in and out: a step is that many steps, each of which takes another channel of c's group. Otherwise it is 1.
 struct DepthwiseStep {
     std::int64_t offset, index;
 };
 struct DepthwiseRow {
     const float* from;
     const DepthwiseStep* list;
-    std::int64_t stride, steps, pixels, channels;
+    std::int64_t stride, steps, pixels, channels, inputs;
 };
 // to[i * ld + c] = bias[c] + sum over steps of w[index * ld_w + c] * the step of pixel i, channel c. Rows of
 // w and bias are whole vectors.
