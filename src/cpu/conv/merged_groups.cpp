@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "cpu/conv/window_tables.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {
@@ -27,9 +28,12 @@ std::int64_t groups_of(const WindowProduct& p) {
     return n;
 }
 
-// Groups that fill a tile's rows and columns.
+// Groups that fill a tile's rows and columns. In float32, two whose channels fill a vector of 16: half of the
+// products are dropped, but no window is copied.
 std::int64_t groups_of(const WindowGradient& p) {
     const std::int64_t channels = p.windows.channels, outputs = p.group_outputs();
+    if (p.windows.type == float32 && p.gradient_type == float32)
+        return window_kernels().lanes == 16 && channels == 8 && outputs == 8 && p.groups % 2 == 0 ? 2 : 1;
     if (!suits(p.windows.type, p.gradient_type, channels, outputs)) return 1;
     for (std::int64_t n = 1; n <= tile_rows / least_channels; ++n)
         if (p.groups % n == 0 && n * channels % tile_rows == 0 && n * outputs % tile_rows == 0) return n;

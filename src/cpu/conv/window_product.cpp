@@ -261,17 +261,20 @@ bool multiplied_merged(const WindowProduct& p) {
     return true;
 }
 
-// The same for their gradient.
+// The same for their gradient, which float32 computes on vectors.
 bool added_merged(const WindowGradient& p) {
     if (p.groups == 1 || p.result_type == float64) return false;
-    const WindowGradient merged = merged_gradient(p);
-    if (merged.groups == p.groups) return false;
+    WindowGradient merged = merged_gradient(p);
     const Gemm g = product_of(merged);
-    const TileKernels* const tiles = g.k > 0 ? chosen_gemm_kernels(g).tiles : nullptr;
-    if (!tiles || !suits_tiles(merged, tiles->bf16)) return false;
+    if (merged.groups == p.groups || g.k == 0) return false;
+    const bool vectors = p.windows.type == float32;
+    const TileKernels* const tiles = chosen_gemm_kernels(g).tiles;
+    if (!vectors && (!tiles || !suits_tiles(merged, tiles->bf16))) return false;
     Buffer buffer;
     float* const all = buffer.get<float>(merged.outputs * merged.windows.steps());
-    add_window_gradient_on_tiles(merged, tiles->bf16, all, false);
+    merged.result = reinterpret_cast<char*>(all), merged.result_type = float32, merged.beta = 0;
+    vectors ? add_window_gradient_by_vectors(merged, window_kernels())
+            : add_window_gradient_on_tiles(merged, tiles->bf16, all, false);
     float* const sums = scratch().result.get<float>(p.outputs * p.windows.steps());
     split_merged(p, merged, all, sums);
     finish_gradient(p, sums);
