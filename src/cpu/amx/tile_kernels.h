@@ -256,6 +256,12 @@ MEZZO_INLINE Rows rows_of_a(const TileBlock& t, const RowPass& r, std::int64_t f
     return {t.a_scratch, t.a_scratch + tile_bytes, 64, 2 * tile_bytes};
 }
 
+// Whether the sums are C itself, in memory of the layout of a block of sums, such as attention's.
+MEZZO_INLINE bool is_block_of_sums(const Gemm& g, const float* bias) {
+    return g.c_type == Dtype::float32 && g.ldc == side && g.alpha == 1 && g.beta == 0 && !bias &&
+           !g.pre_activation && g.activation == Activation::none;
+}
+
 template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const RowPass& r, Finishing& before) {
     constexpr std::int64_t a_step = P::planes_a * 2 * tile_bytes, b_step = P::planes_b * 2 * tile_bytes;
     const std::int64_t all = (t.g.k + tile_steps - 1) / tile_steps;
@@ -267,10 +273,13 @@ template <class P> MEZZO_INLINE void multiply_rows(const TileBlock& t, const Row
         for (std::int64_t j = 0; j < t.columns; j += side) {
             const std::int64_t columns = smaller(side, t.columns - j);
             float* const sums = r.sums + j * side;
-            float* const to = last ? r.out[before.t == r.out[0]] : sums;
+            const bool direct = last && r.rows == side && columns == side && is_block_of_sums(t.g, t.bias);
+            float* const to = direct ? static_cast<float*>(t.g.c) + r.i * side
+                              : last ? r.out[before.t == r.out[0]]
+                                     : sums;
             pick<P>(r.rows, columns)(count, a, t.b + j / side * t.b_panel + s * b_step,
                                      first == 0 ? nullptr : sums, to, before);
-            if (last) finish_next(before, to, r.rows, columns, r.i * t.g.ldc + t.j + j, t.j + j);
+            if (last && !direct) finish_next(before, to, r.rows, columns, r.i * t.g.ldc + t.j + j, t.j + j);
         }
     }
 }

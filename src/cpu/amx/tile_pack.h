@@ -151,12 +151,17 @@ template <class T> MEZZO_INLINE FloatN<16> load_some(const T* p, std::int64_t co
     return count >= 16 ? load<16>(p) : count > 0 ? load_first<16>(p, count) : FloatN<16>{};
 }
 
+// Stores 16 pairs of numbers that bfloat16 holds exactly.
+MEZZO_INLINE void store_exact_pairs(char* p, FloatN<16> v, FloatN<16> w) {
+    store_bytes(p, (UintN<16>)v >> 16 | ((UintN<16>)w & 0xffff0000u));
+}
+
 // Copies 16 lines of 32 steps (height 16), or 32 steps of 16 lines (height 32), to `to` as planes of bfloat16
-// with rows of the same length; what is missing is zero. `special` gets the sum of two local sums: one chain
-// of additions would take longer than the work.
-template <int planes, int height, class T> MEZZO_INLINE void stage(const T* from, std::int64_t ld,
-                                                                   std::int64_t rows, std::int64_t columns,
-                                                                   char* to, FloatN<16>& special) {
+// with rows of the same length, or with the steps of each line in pairs; what is missing is zero. `special`
+// gets the sum of two local sums: one chain of additions would take longer than the work.
+template <int planes, int height, bool pairs, class T>
+MEZZO_INLINE void stage(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t columns, char* to,
+                        FloatN<16>& special) {
     FloatN<16> bad = {}, worse = {};
     for (int r = 0; r < 16; ++r, to += 64) {
         FloatN<16> v, w;
@@ -168,11 +173,13 @@ template <int planes, int height, class T> MEZZO_INLINE void stage(const T* from
             w = load_some(from + (2 * r + 1) * ld, 2 * r + 1 < rows ? columns : 0);
         }
         if constexpr (planes == 1) {
-            store_exact(to, v, w);
+            pairs ? store_exact_pairs(to, v, w) : store_exact(to, v, w);
         } else {
             const Planes<planes, T> x(v, bad), y(w, worse);
 #pragma GCC unroll 3
-            for (int q = 0; q < planes; ++q) store_exact(to + q * 2048, x.of[q], y.of[q]);
+            for (int q = 0; q < planes; ++q)
+                pairs ? store_exact_pairs(to + q * 2 * tile_bytes, x.of[q], y.of[q])
+                      : store_exact(to + q * 2 * tile_bytes, x.of[q], y.of[q]);
         }
     }
     special += bad + worse;
@@ -190,10 +197,13 @@ void pack_tile(const T* data, std::int64_t ld, std::int64_t width, std::int64_t 
     const char* source = reinterpret_cast<const char*>(from);
     std::int64_t stride = ld * std::int64_t(sizeof(T));
     if (!std::is_same_v<T, bfloat16_t> || lines < 16 || left < tile_steps) {
+        // Lines of op(A), and pairs of steps of op(B), are rows of the tile already.
+        if constexpr (is_a && along_k) return stage<planes, 16, false>(from, ld, lines, left, at, special);
+        if constexpr (!is_a && !along_k) return stage<planes, 32, true>(from, ld, left, lines, at, special);
         if constexpr (along_k)
-            stage<planes, 16>(from, ld, lines, left, staged, special);
+            stage<planes, 16, false>(from, ld, lines, left, staged, special);
         else
-            stage<planes, 32>(from, ld, left, lines, staged, special);
+            stage<planes, 32, false>(from, ld, left, lines, staged, special);
         source = staged;
         stride = along_k ? 64 : 32;
     }
