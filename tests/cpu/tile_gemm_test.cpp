@@ -311,6 +311,18 @@ TEST_CASE("tiles: products of attention", "[gemm][tiles][attention]") {
         }
 }
 
+TEST_CASE("tiles: few rows of a long k, whose op(B) is packed in parts", "[gemm][tiles]") {
+    for (const Variant& v : variants()) {
+        if (!v.kernels->tiles) continue;
+        INFO(v.name);
+        for (const Dtype type : {bfloat16, float16})
+            for (const std::int64_t m : {9, 32})
+                for (const std::int64_t k : {2048, 2061})
+                    run({.m = m, .n = 70, .k = k, .tb = true, .a = type, .b = type, .bias = true},
+                        *v.kernels);
+    }
+}
+
 TEST_CASE("tiles: the same bits for any number of threads", "[gemm][tiles]") {
     std::mt19937 random(3);
     std::vector<bfloat16_t> a(300 * 700), b(700 * 500);
