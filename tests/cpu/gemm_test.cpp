@@ -416,3 +416,62 @@ TEST_CASE("gemm: rows that are read in place give the bits of packed ones", "[ge
     CHECK(compared > 0);
     cpu::set_num_threads(2);
 }
+
+TEST_CASE("gemm: columns that are read in place, of few rows", "[gemm]") {
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            if (v.name == "wide tile" && threads == 2) continue;
+            INFO(v.name << ", threads " << threads);
+            // Whole and partial panels, one range of k and several, more than are added up one by one.
+            for (const bool ta : {false, true}) {
+                run({.m = 9, .n = 16, .k = 7, .ta = ta}, *v.kernels);
+                run({.m = 24, .n = 208, .k = 700, .ta = ta, .beta = 1}, *v.kernels);
+                run({.m = 61, .n = 64, .k = 2500, .ta = ta, .c = bfloat16, .bias = true}, *v.kernels);
+                run({.m = 17, .n = 512, .k = 1090, .ta = ta, .a = bfloat16, .beta = 0.5f}, *v.kernels);
+                run({.m = 10, .n = 400, .k = 2600, .ta = ta}, *v.kernels);
+            }
+        }
+    }
+    cpu::set_num_threads(2);
+}
+
+TEST_CASE("gemm: a large C of a short k", "[gemm]") {
+    for (const int threads : {1, 2}) {
+        cpu::set_num_threads(threads);
+        for (const Variant& v : variants()) {
+            if (v.name == "wide tile" && threads == 2) continue;
+            INFO(v.name << ", threads " << threads);
+            for (const bool transposed : {false, true})
+                run({.m = 515,
+                     .n = 512,
+                     .k = transposed ? 64 : 3,
+                     .ta = transposed,
+                     .tb = transposed,
+                     .beta = transposed ? 1.0f : 0.0f},
+                    *v.kernels);
+        }
+    }
+    cpu::set_num_threads(2);
+}
+
+TEST_CASE("gemm: small matrices of 16-bit types", "[gemm]") {
+    for (const Variant& v : variants()) {
+        INFO(v.name);
+        for (const Dtype type : {float16, bfloat16})
+            for (const std::int64_t m : {1, 8, 16})
+                for (const std::int64_t n : {1, 3, 4, 8, 15, 16})
+                    for (const std::int64_t k : {1, 7, 16})
+                        for (const bool ta : {false, true})
+                            for (const bool tb : {false, true})
+                                run({.m = m,
+                                     .n = n,
+                                     .k = k,
+                                     .ta = ta,
+                                     .tb = tb,
+                                     .a = type,
+                                     .b = type,
+                                     .c = type},
+                                    *v.kernels);
+    }
+}

@@ -113,7 +113,8 @@ void AttentionProducts::multiply(Types types, const char* a, std::int64_t all_k,
                                  bool accumulate) const {
     if (!tiles_) {
         Prefetch none;  // everything is in the cache already: nothing to prefetch
-        return vectors_.tile(floats(a), floats(b), all_k, k, m, n, t, ldt, accumulate, none);
+        return vectors_.tile(floats(a), all_k, {floats(b), columns, columns * k}, k, m, n, t, ldt, accumulate,
+                             none);
     }
     const TileProduct& tile_product = product(types);
     const Gemm g{.m = m, .n = n, .k = k, .c = t, .ldc = ldt, .beta = accumulate ? 1.0f : 0.0f};

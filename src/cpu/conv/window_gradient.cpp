@@ -106,7 +106,7 @@ private:
                     continue;
                 }
                 pack_panel(lines, j, some, k, b);
-                kernels.tile(a, b, k, k, rows, some, t + j, ld, more, ahead);
+                kernels.tile(a, k, {b, kernels.nr, 0}, k, rows, some, t + j, ld, more, ahead);
             }
         }
     }

@@ -83,8 +83,9 @@ struct WindowKernels {
     // contiguous along their lines. With depth 2, a slot is a pair of bfloat16 of two images, and its type is
     // given as float32.
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
-    void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
-                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Prefetch& ahead);
+    void (*tile)(const float* a, std::int64_t panel_k, const TileColumnsOfB& b, std::int64_t k,
+                 std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt, bool accumulate,
+                 Prefetch& ahead);
     // dst[p * nr + i] = channel first + i of line p as float, for i < width.
     void (*pack_lines)(const char* const* lines, Dtype type, std::int64_t first, std::int64_t width,
                        std::int64_t k, float* dst);

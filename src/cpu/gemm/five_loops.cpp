@@ -8,7 +8,8 @@
 //           tile(): up to kc slots at a time   mr x nr sums in registers
 //
 // The panels of op(A) lie in a buffer that all threads read, unless the kernels can read A where it is. So do
-// those of op(B), unless C has few rows: then each thread packs a few columns at a time for itself. While a
+// those of op(B), unless C has few rows: then the kernels read a small B where it is, and of a large one each
+// thread packs a few columns at a time for itself. While a
 // cache block is computed, the memory of the next one is prefetched. The sums of a block stay in a scratch
 // tile until its epilogue, or in C if they need none. If k takes several ranges, the sums of a C that is not
 // float32 are saved in a float32 copy of the strip, so that C is rounded once in any case.
@@ -22,6 +23,7 @@
 #include "cpu/elementwise/loops.h"
 #include "cpu/gemm/operand.h"
 #include "cpu/gemm/prefetch.h"
+#include "cpu/gemm/range_groups.h"
 #include "cpu/gemm/skinny.h"
 #include "cpu/isa/isa_tables.h"
 #include "cpu/parallel.h"
@@ -46,12 +48,13 @@ Scratch& scratch() {
     return s;
 }
 
+constexpr std::int64_t most_own_floats = std::int64_t(1) << 17;
+
 // Number of columns of op(B), `slots` long, that a thread packs for itself at a time. op(A) is read once for
 // each such block: wide ones are better as long as they leave room in the L2 cache.
 std::int64_t own_columns(const GemmKernels& kernels, std::int64_t slots) {
-    constexpr std::int64_t most_floats = std::int64_t(1) << 17;
     const std::int64_t few = kernels.nr * (64 / kernels.nr + 1), many = kernels.nr * 3;
-    return many > few && many * slots <= most_floats ? many : few;
+    return many > few && many * slots <= most_own_floats ? many : few;
 }
 
 // Number of rows of C in a block of such columns: few enough that the L2 cache holds op(A)'s next ones, too.
@@ -65,12 +68,20 @@ std::int64_t own_rows_at_once(const GemmKernels& kernels, std::int64_t slots) {
 // panels, and 48 columns were 1.5 times as fast, because so few do not pay for packing.
 bool rows_of_float32(const Gemm& g) { return g.a_type == float32 && !g.trans_a; }
 
+// Whether op(B) is rows of float32 that kernels read where they are: it is small enough for the caches, and C
+// has so few rows that packing would take a noticeable part of the time.
+bool reads_columns_of_b(const GemmKernels& kernels, const Gemm& g) {
+    constexpr std::int64_t largest = std::int64_t(1) << 20;
+    return g.m <= (g.trans_a ? 64 : 128) && g.n * g.k <= largest && g.b_type == float32 && !g.trans_b &&
+           !g.b_packed && kernels.depth == 1 && g.n % kernels.lanes == 0;
+}
+
 // A strip of C, one range of k, and the buffers of their packed panels.
 struct Strip {
     std::int64_t i, j, p;  // origin
     std::int64_t m, n, k;  // extent
     std::int64_t slots;    // of k in the packed panels
-    float *a, *b;          // packed panels; b is null if every block of columns packs its own
+    float *a, *b;          // packed panels; b is null if every block of columns packs its own, or none does
     float* sums;           // [m, ld_sums] float32, or null if the range is all of k
     std::int64_t ld_sums;
     bool first, last;       // of the ranges of k
@@ -81,7 +92,7 @@ struct Strip {
 void pack_strip(const GemmKernels& kernels, const Gemm& g, const Strip& s, std::int64_t work) {
     const std::int64_t unit_a = kernels.mr * 8, unit_b = kernels.nr * 4;
     const std::int64_t rows_a = s.m - s.in_place, count_a = s.keep_a ? 0 : (rows_a + unit_a - 1) / unit_a,
-                       count_b = s.b ? (s.n + unit_b - 1) / unit_b : 0;
+                       count_b = s.b && !g.b_packed ? (s.n + unit_b - 1) / unit_b : 0;
     const std::int64_t count = count_a + count_b;
     parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {
@@ -107,6 +118,13 @@ bool stores_sums(const GemmKernels& kernels, const Gemm& g, std::int64_t columns
            !g.pre_activation && !g.added && g.activation == Activation::none && columns % kernels.lanes == 0;
 }
 
+// Whether the time is that of storing C, which the caches hold in part. Blocks are a few whole rows then, so
+// that C is written in the order in which it lies in memory, and nothing is prefetched.
+bool stores_whole_rows(const GemmKernels& kernels, const Gemm& g) {
+    constexpr std::int64_t least = std::int64_t(1) << 18, most = std::int64_t(1) << 22, most_k = 64;
+    return g.k <= most_k && g.m * g.n >= least && g.m * g.n <= most && stores_sums(kernels, g, g.n);
+}
+
 // Number of the remaining slots to multiply at once. The last two ranges share their slots evenly, so that
 // the last one is not short.
 std::int64_t range(const GemmKernels& kernels, std::int64_t left) {
@@ -118,9 +136,14 @@ struct Area {
     std::int64_t i, j, rows, columns;
 };
 
-// Computes one cache block. `b` is the packed panels of its columns.
-void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s, const float* b,
-           const Area& at, Prefetch& ahead) {
+// Packed panels.
+TileColumnsOfB packed(const GemmKernels& kernels, const Strip& s, const float* panels) {
+    return {panels, kernels.nr, kernels.nr * s.slots};
+}
+
+// Computes one cache block. `b` is op(B) from the block's first column on.
+void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s,
+           const TileColumnsOfB& b, const Area& at, Prefetch& ahead) {
     const auto [i, j, rows, columns] = at;
     const bool direct = !s.sums && stores_sums(kernels, g, columns);
     float* t = direct   ? static_cast<float*>(g.c) + (s.i + i) * g.ldc + s.j + j
@@ -135,13 +158,13 @@ void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const S
     std::int64_t p = 0;
     do {
         const std::int64_t k = range(kernels, s.slots - p);
-        const float* panels = b + p * kernels.nr;
+        const TileColumnsOfB from{b.data + p * b.step, b.step, b.panel};
         const bool more = p != 0 || add;
         if (whole > 0)
-            kernels.tile_in_place(static_cast<const float*>(rows_of_a(g, s.i + i, s.p + p).data), g.lda,
-                                  panels, s.slots, k, whole, columns, t, ldt, more, ahead);
+            kernels.tile_in_place(static_cast<const float*>(rows_of_a(g, s.i + i, s.p + p).data), g.lda, from,
+                                  k, whole, columns, t, ldt, more, ahead);
         if (whole < rows)
-            kernels.tile(s.a + (i + whole - s.in_place) * s.slots + p * kernels.mr, panels, s.slots, k,
+            kernels.tile(s.a + (i + whole - s.in_place) * s.slots + p * kernels.mr, s.slots, from, k,
                          rows - whole, columns, t + whole * ldt, ldt, more, ahead);
         p += k;
     } while (p < s.slots);
@@ -170,7 +193,7 @@ void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const 
     add_block(g.pre_activation);
 }
 
-// Computes a strip whose operands are both packed: blocks of rows and columns in any order.
+// Computes a strip whose op(B) is packed or read where it is: blocks of rows and columns in any order.
 void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s,
                    std::int64_t work) {
     std::int64_t mc = kernels.mc, nc = kernels.nc;
@@ -192,7 +215,16 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
             const Area at = area(u);
             Prefetch ahead;
             if (u + 1 < blocks()) add_next(ahead, kernels, g, s, area(u + 1), area(u + 1).i != at.i);
-            block(kernels, g, bias, s, s.b + at.j * s.slots, at, ahead);
+            if (s.b) {
+                block(kernels, g, bias, s, packed(kernels, s, s.b + at.j * s.slots), at, ahead);
+                continue;
+            }
+            const bool last = u + 1 == blocks();
+            const Area next = area(last ? 0 : u + 1);
+            const std::int64_t p = last ? s.p + s.k : s.p;
+            add(ahead, region_of(columns_of_b(g, p, s.j + next.j), next.columns, std::min(s.k, g.k - p)));
+            const Operand b = columns_of_b(g, s.p, s.j + at.j);
+            block(kernels, g, bias, s, {static_cast<const float*>(b.data), b.ld, kernels.nr}, at, ahead);
         }
     });
 }
@@ -207,15 +239,18 @@ public:
           g(gemm),
           bias(bias_or_null),
           s(strip),
-          mc(own_rows_at_once(of, strip.slots)),
-          widest(own_columns(of, strip.slots)) {
+          whole_rows(stores_whole_rows(of, gemm)),
+          mc(whole_rows ? of.mr : own_rows_at_once(of, strip.slots)),
+          widest(whole_rows ? 2 * most_own_floats / strip.slots / of.nr * of.nr
+                            : own_columns(of, strip.slots)) {
         const std::int64_t least = threads > 1 ? std::min(4 * threads, s.n / kernels.nr) : 1;
         count = round_up(std::max((s.n + widest - 1) / widest, least), threads);
     }
 
     void run() const {
         parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
-            float* const b = scratch().own_b.get<float>(round_up(widest, kernels.nr) * s.slots);
+            float* const b =
+                scratch().own_b.get<float>(round_up(std::min(widest, s.n), kernels.nr) * s.slots);
             for (std::int64_t u = begin; u < end; ++u) compute(u, u + 1 < end ? u + 1 : u + threads, b);
         });
     }
@@ -249,7 +284,8 @@ private:
                     add(ahead,
                         part_of(region_of(rows_of_a(g, s.i, p), s.m, k), u * blocks + i, count * blocks));
             }
-            block(kernels, g, bias, s, b, area(i, u), ahead);
+            if (whole_rows) ahead.count = 0;
+            block(kernels, g, bias, s, packed(kernels, s, b), area(i, u), ahead);
         }
     }
 
@@ -257,45 +293,17 @@ private:
     const Gemm& g;
     const float* bias;
     const Strip& s;
+    const bool whole_rows;
     const std::int64_t mc, widest, threads = num_threads();
     std::int64_t count = 0;
 };
 
-// Adds up many ranges of k in groups of about as many ranges as there are groups, so that the longest chain
-// of float32 additions grows with the square root of k.
-class Groups {
-public:
-    // Ranges of a group; 1: they are added up one by one.
-    static std::int64_t length(std::int64_t ranges) {
-        std::int64_t group = 1;
-        while (ranges > 16 && group * group < ranges) ++group;
-        return group;
-    }
-    Groups(std::int64_t ranges, std::int64_t size) : ranges_(ranges), size_(size), group_(length(ranges)) {
-        if (group_ > 1) totals_ = scratch().totals.get<float>(size);
-    }
-    // Called before range r > 0 adds to the sums. Returns whether the range overwrites them instead, because
-    // they have been added to the totals.
-    bool begins(std::int64_t r, float* sums) {
-        if (group_ == 1 || r % group_ != 0) return false;
-        const bool last = r + group_ >= ranges_, first = r == group_;
-        for (std::int64_t i = 0; i < size_; ++i) {
-            const float total = first ? sums[i] : totals_[i] + sums[i];
-            (last ? sums : totals_)[i] = total;
-        }
-        return !last;
-    }
-
-private:
-    std::int64_t ranges_, size_, group_;
-    float* totals_ = nullptr;
-};
-
 // Number of steps of k that are packed at once. If op(A) has to be packed and C is small, they are few enough
 // that the panels stay in the L2 cache next to C, which is then read and written for each range.
-std::int64_t packed_steps(const GemmKernels& kernels, const Gemm& g) {
+std::int64_t steps_at_once(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t small_c = std::int64_t(1) << 18, floats = std::int64_t(1) << 16;
     const std::int64_t most = g.k <= longest_k + longest_k / 2 ? g.k : longest_k;
+    if (reads_columns_of_b(kernels, g)) return std::min(most, std::max<std::int64_t>(floats / g.n, 128));
     if (rows_of_float32(g) || g.m * g.n > small_c) return most;
     const std::int64_t steps = std::clamp<std::int64_t>(floats / g.m, 128, 256) * kernels.depth;
     const std::int64_t ranges = (g.k + steps - 1) / steps;
@@ -303,7 +311,7 @@ std::int64_t packed_steps(const GemmKernels& kernels, const Gemm& g) {
 }
 
 void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
-    const std::int64_t ks = packed_steps(kernels, g), ranges = (g.k + ks - 1) / ks;
+    const std::int64_t ks = steps_at_once(kernels, g), ranges = (g.k + ks - 1) / ks;
     const std::int64_t slots = (ks + kernels.depth - 1) / kernels.depth;
     const auto strip = [&](std::int64_t extent, std::int64_t unit) {
         return std::min(round_up(extent, unit),
@@ -311,16 +319,20 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     };
     // One panel per thread is enough for two threads; more of them have not been measured.
     const std::int64_t wide = num_threads() * kernels.nr;
-    const bool own = g.m <= own_rows && g.n >= (num_threads() == 2 ? wide : 2 * wide);
-    const std::int64_t ns = own ? g.n : strip(g.n, kernels.nr);
+    const bool b_in_place = reads_columns_of_b(kernels, g);
+    const bool own =
+        !b_in_place && !g.b_packed && g.m <= own_rows && g.n >= (num_threads() == 2 ? wide : 2 * wide);
+    const std::int64_t ns = own || b_in_place || g.b_packed ? g.n : strip(g.n, kernels.nr);
     // Sums that can be C's elements need no separate memory, unless they are added up in groups.
-    const bool own_sums = ranges > 1 && !(Groups::length(ranges) == 1 && stores_sums(kernels, g, g.n));
+    const bool own_sums = ranges > 1 && !(RangeGroups::length(ranges) == 1 && stores_sums(kernels, g, g.n));
     Scratch& buffers = scratch();
     const bool in_place = kernels.tile_in_place != nullptr && rows_of_float32(g);
     const std::int64_t ms = in_place && !own_sums ? round_up(g.m, kernels.mr) : strip(g.m, kernels.mr);
     Strip s{};
     s.a = buffers.a.get<float>((in_place ? kernels.mr : ms) * slots);
-    s.b = own ? nullptr : buffers.b.get<float>(ns * slots);
+    s.b = own || b_in_place ? nullptr
+          : g.b_packed      ? const_cast<float*>(g.b_packed)
+                            : buffers.b.get<float>(ns * slots);
     if (own_sums) s.sums = buffers.strip.get<float>(ms * round_up(ns, kernels.nr));
     s.ld_sums = round_up(ns, kernels.nr);
     for (s.j = 0; s.j < g.n; s.j += ns) {
@@ -329,7 +341,8 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
             s.m = std::min(ms, g.m - s.i);
             s.in_place = in_place ? s.m / kernels.mr * kernels.mr : 0;
             s.p = 0;
-            Groups groups(s.sums ? ranges : 1, s.sums ? round_up(s.m, kernels.mr) * s.ld_sums : 0);
+            RangeGroups groups(s.sums ? ranges : 1, s.sums ? round_up(s.m, kernels.mr) * s.ld_sums : 0,
+                               buffers.totals);
             do {
                 s.k = std::min(ks, g.k - s.p);
                 s.slots = (s.k + kernels.depth - 1) / kernels.depth;
@@ -446,11 +459,23 @@ bool packs_rows_of_a(const GemmKernels& kernels, const Gemm& g) {
     return on_vectors(kernels, g) && worth_packing(g) && !(kernels.tile_in_place && rows_of_float32(g));
 }
 
-// Whether C is nothing but a product of small matrices of float32.
-bool is_small(const GemmKernels& kernels, const Gemm& g) {
-    return g.m <= largest_small && g.n <= kernels.lanes && g.k <= largest_small && g.a_type == float32 &&
-           g.b_type == float32 && g.c_type == float32 && g.alpha == 1 && g.beta == 0 && !g.bias &&
-           g.activation == Activation::none && !g.pre_activation && !g.saved && !g.a_sums;
+std::int64_t packed_b(const GemmKernels& kernels, const Gemm& g) {
+    const float any = 0;
+    Gemm packed = g;
+    packed.b_packed = &any;
+    if (!on_vectors(kernels, g) || !worth_packing(g) || is_small(kernels, g) || g.b_panels ||
+        steps_at_once(kernels, packed) < g.k || parts_of_k(kernels, g) > 1)
+        return 0;
+    return round_up(g.n, kernels.nr) * round_up(g.k, kernels.depth) / kernels.depth;
+}
+
+void pack_b(const GemmKernels& kernels, const Gemm& g, float* to) {
+    const std::int64_t panels = (g.n + kernels.nr - 1) / kernels.nr;
+    const std::int64_t panel = round_up(g.k, kernels.depth) / kernels.depth * kernels.nr;
+    parallel_for(panels, grain(panels, 8 * g.n * g.k), [&](std::int64_t begin, std::int64_t end) {
+        const std::int64_t j = begin * kernels.nr;
+        kernels.pack_b(columns_of_b(g, 0, j), std::min(end * kernels.nr, g.n) - j, g.k, to + begin * panel);
+    });
 }
 
 void multiply_one(const GemmKernels& kernels, const Gemm& g) {

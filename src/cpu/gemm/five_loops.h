@@ -15,6 +15,10 @@ std::int64_t grain(std::int64_t n, std::int64_t work);
 bool on_vectors(const GemmKernels& kernels, const Gemm& g);
 bool packs_rows_of_a(const GemmKernels& kernels, const Gemm& g);
 
+// The number of floats of Gemm::b_packed, or 0 if multiply_one() would not read them.
+std::int64_t packed_b(const GemmKernels& kernels, const Gemm& g);
+void pack_b(const GemmKernels& kernels, const Gemm& g, float* to);
+
 // The caller has checked the arguments; g.batch is 1, and no size but k is 0.
 void multiply_one(const GemmKernels& kernels, const Gemm& g);
 

@@ -84,7 +84,8 @@ template <class F> void each(const Gemm& g, const F& compute) {
         for (std::int64_t i = 0; i < g.batch; ++i) compute(at(g, i));
         return;
     }
-    parallel_for(g.batch, grain(g.batch, g.batch * std::max<std::int64_t>(work, 1)),
+    constexpr std::int64_t least_work = 1024;  // multiply-adds that take the time of the smallest product
+    parallel_for(g.batch, grain(g.batch, g.batch * std::max(work, least_work)),
                  [&](std::int64_t begin, std::int64_t end) {
                      for (std::int64_t i = begin; i < end; ++i) compute(at(g, i));
                  });
@@ -133,6 +134,10 @@ bool takes_saved(const Gemm& g) {
     return known && g.c_type == float32 && multiplies_floats(g) &&
            on_vectors(suited(chosen_gemm_kernels(g), g), g);
 }
+std::int64_t packed_b(const Gemm& g) {
+    return multiplies_floats(g) && g.batch == 1 ? packed_b(suited(chosen_gemm_kernels(g), g), g) : 0;
+}
+void pack_b(const Gemm& g, float* to) { pack_b(suited(chosen_gemm_kernels(g), g), g, to); }
 bool makes_a_sums(const Gemm& g) {
     return multiplies_floats(g) && g.batch == 1 && packs_rows_of_a(suited(chosen_gemm_kernels(g), g), g);
 }

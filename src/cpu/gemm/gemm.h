@@ -40,6 +40,8 @@ struct Gemm {
     // instead of b where tiles multiply; b_tile_panel bytes from one panel to the next (packed_for_tiles()).
     const char* b_tiles = nullptr;
     std::int64_t b_tile_panel = 0;
+    // Optional: the panels that pack_b() has made of op(B), which vectors may read instead of b.
+    const float* b_packed = nullptr;
     float alpha = 1, beta = 0;    // C is read only if beta != 0
     const void* added = nullptr;  // read instead of C if beta != 0; layout and type of C
     std::int64_t batch = 1, stride_a = 0, stride_b = 0,
@@ -54,6 +56,9 @@ void gemm(const Gemm& g);
 // Whether gemm() can compute the gradient through the activation itself (Gemm::saved): of relu and gelu, if C
 // is float32 and not computed on tiles.
 bool takes_saved(const Gemm& g);
+// The number of floats of Gemm::b_packed; 0 if gemm() would not read them.
+std::int64_t packed_b(const Gemm& g);
+void pack_b(const Gemm& g, float* to);
 // Whether gemm() can compute Gemm::a_sums: if it packs all of op(A).
 bool makes_a_sums(const Gemm& g);
 

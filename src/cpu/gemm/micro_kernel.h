@@ -71,8 +71,8 @@ MEZZO_INLINE void store_sums(const Vector (&sum)[R][C], float* t, std::int64_t l
 }
 
 template <int R, int C, RowsOfA where> void micro_kernel(std::int64_t k, const float* a, std::int64_t lda,
-                                                         const float* b, float* t, std::int64_t ldt,
-                                                         bool accumulate, Prefetch& ahead) {
+                                                         const float* b, std::int64_t ldb, float* t,
+                                                         std::int64_t ldt, bool accumulate, Prefetch& ahead) {
     constexpr bool in_place = where == RowsOfA::in_place;
     // The old sums are prefetched here and added at the end, so that no multiplication waits for them.
 #pragma GCC unroll 16
@@ -81,7 +81,7 @@ template <int R, int C, RowsOfA where> void micro_kernel(std::int64_t k, const f
     for (std::int64_t left = k; left > 0; left -= Prefetch::slots) {
         fetch(ahead);
         const std::int64_t slots = smaller(left, Prefetch::slots);
-        for (std::int64_t p = 0; p < slots; ++p, a += in_place ? 1 : mr, b += nr)
+        for (std::int64_t p = 0; p < slots; ++p, a += in_place ? 1 : mr, b += ldb)
             add_step(
                 sum, [&](int r) { return repeat(in_place ? a + r * lda : a + r); },
                 [&](int c) { return load<lanes>(b + c * lanes); });
@@ -89,8 +89,8 @@ template <int R, int C, RowsOfA where> void micro_kernel(std::int64_t k, const f
     store_sums(sum, t, ldt, accumulate);
 }
 
-using MicroKernel = void (*)(std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
-                             bool, Prefetch&);
+using MicroKernel = void (*)(std::int64_t, const float*, std::int64_t, const float*, std::int64_t, float*,
+                             std::int64_t, bool, Prefetch&);
 
 // The kernel for `rows` <= R and `vectors` <= C.
 template <int R, int C> MEZZO_INLINE MicroKernel pick(std::int64_t rows, std::int64_t vectors) {
@@ -114,26 +114,28 @@ MEZZO_INLINE std::int64_t vectors_from(std::int64_t j, std::int64_t columns) {
     return smaller(nr / lanes, (columns - j + lanes - 1) / lanes);
 }
 
-template <int = 0> void tile(const float* a, const float* b, std::int64_t panel_k, std::int64_t k,
+template <int = 0> void tile(const float* a, std::int64_t panel_k, const TileColumnsOfB& b, std::int64_t k,
                              std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
                              bool accumulate, Prefetch& ahead) {
     for (std::int64_t j = 0; j < columns; j += nr) {
         const std::int64_t vectors = vectors_from(j, columns);
+        const float* const panel = b.data + j / nr * b.panel;
         const MicroKernel full = pick_full<RowsOfA::packed>(vectors);
         for (std::int64_t i = 0; i < rows; i += mr) {
             const MicroKernel kernel = rows - i < mr ? pick<mr, nr / lanes>(rows - i, vectors) : full;
-            kernel(k, a + i * panel_k, 0, b + j * panel_k, t + i * ldt + j, ldt, accumulate, ahead);
+            kernel(k, a + i * panel_k, 0, panel, b.step, t + i * ldt + j, ldt, accumulate, ahead);
         }
     }
 }
 
-template <int = 0> void tile_in_place(const float* a, std::int64_t lda, const float* b, std::int64_t panel_k,
+template <int = 0> void tile_in_place(const float* a, std::int64_t lda, const TileColumnsOfB& b,
                                       std::int64_t k, std::int64_t rows, std::int64_t columns, float* t,
                                       std::int64_t ldt, bool accumulate, Prefetch& ahead) {
     for (std::int64_t j = 0; j < columns; j += nr) {
+        const float* const panel = b.data + j / nr * b.panel;
         const MicroKernel kernel = pick_full<RowsOfA::in_place>(vectors_from(j, columns));
         for (std::int64_t i = 0; i < rows; i += mr)
-            kernel(k, a + i * lda, lda, b + j * panel_k, t + i * ldt + j, ldt, accumulate, ahead);
+            kernel(k, a + i * lda, lda, panel, b.step, t + i * ldt + j, ldt, accumulate, ahead);
     }
 }
 

@@ -182,13 +182,42 @@ MEZZO_INLINE void small_rows(const Gemm& g, std::int64_t i, const float* b, std:
     }
     if constexpr (R > 1) small_rows<R / 2>(g, i, b, ldb);
 }
-template <int = 0> void small(const Gemm& g) {
+template <int = 0> void small_floats(const Gemm& g) {
     const float* const b = static_cast<const float*>(g.b);
     if (!g.trans_b) return small_rows<8>(g, 0, b, g.ldb);
     float rows[largest_small * lanes];
     for (std::int64_t p = 0; p < g.k; ++p)
         for (std::int64_t j = 0; j < g.n; ++j) rows[p * lanes + j] = b[j * g.ldb + p];
     small_rows<8>(g, 0, rows, lanes);
+}
+
+// Copies a matrix of at most largest_small rows and columns, as float32 or from it.
+template <class From, class To> MEZZO_INLINE void copy_small(const From* from, std::int64_t ld_from,
+                                                             std::int64_t rows, std::int64_t columns, To* to,
+                                                             std::int64_t ld_to) {
+    for (std::int64_t i = 0; i < rows; ++i, from += ld_from, to += ld_to)
+        for (std::int64_t j = 0; j < columns; j += lanes) {
+            const std::int64_t left = columns - j;
+            const Vector v = left >= lanes ? load<lanes>(from + j) : load_first<lanes>(from + j, left);
+            left >= lanes ? store<lanes>(to + j, v) : store_first<lanes>(to + j, v, left);
+        }
+}
+
+template <int = 0> void small(const Gemm& g) {
+    if (g.a_type == Dtype::float32) return small_floats(g);
+    constexpr std::int64_t ld = largest_small;
+    float a[ld * ld], b[ld * ld], c[ld * ld];
+    Gemm wide = g;
+    wide.a = a, wide.b = b, wide.c = c;
+    wide.lda = wide.ldb = wide.ldc = ld;
+    with_type(g.a_type, g.a, [&](const auto* from) {
+        copy_small(from, g.lda, g.trans_a ? g.k : g.m, g.trans_a ? g.m : g.k, a, ld);
+        const auto* const from_b = static_cast<decltype(from)>(g.b);
+        copy_small(from_b, g.ldb, g.trans_b ? g.n : g.k, g.trans_b ? g.k : g.n, b, ld);
+        small_floats(wide);
+        copy_small(c, ld, g.m, g.n,
+                   static_cast<std::remove_cv_t<std::remove_pointer_t<decltype(from)>>*>(g.c), g.ldc);
+    });
 }
 
 }  // namespace

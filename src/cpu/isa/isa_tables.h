@@ -55,6 +55,13 @@ struct Prefetch {
 
 struct TileKernels;
 
+// Columns of op(B) for tile(): packed panels, or float32 rows that are read where they are. From slot to slot
+// are `step` floats, from nr columns to the next nr `panel` floats.
+struct TileColumnsOfB {
+    const float* data;
+    std::int64_t step, panel;
+};
+
 // Few rows of x, and rows of 8-bit codes of a weight with their scales.
 struct CodeProduct {
     const float* x;  // [rows, ldx], zero from k on up to a multiple of code_steps, which is readable
@@ -84,17 +91,19 @@ struct GemmKernels {
     void (*pack_a)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
     void (*pack_b)(const Operand& x, std::int64_t width, std::int64_t k, float* dst);
 
-    // t[rows, columns] = or += the product of packed panels over k slots; panels lie `panel_k` slots apart.
-    // Writes whole vectors: columns are rounded up to a multiple of the vector width.
-    void (*tile)(const float* a, const float* b, std::int64_t panel_k, std::int64_t k, std::int64_t rows,
-                 std::int64_t columns, float* t, std::int64_t ldt, bool accumulate, Prefetch& ahead);
+    // t[rows, columns] = or += the product of packed panels of op(A), which lie `panel_k` slots apart, and
+    // op(B) over k slots. Reads and writes whole vectors: columns are rounded up to a multiple of the vector
+    // width.
+    void (*tile)(const float* a, std::int64_t panel_k, const TileColumnsOfB& b, std::int64_t k,
+                 std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt, bool accumulate,
+                 Prefetch& ahead);
 
     void (*epilogue)(const Epilogue& e);
 
     // Few rows: t[rows, width] = x[rows, k] y[k, width], y unpacked; x float32, zero up to ldx.
     void (*skinny)(const float* x, std::int64_t ldx, std::int64_t rows, const Operand& y, std::int64_t width,
                    std::int64_t k, float* t, std::int64_t ldt);
-    // C = op(A) op(B) for small matrices of float32: k <= largest_small, n <= lanes.
+    // C = op(A) op(B) for small matrices of one type: k <= largest_small, n <= lanes.
     void (*small)(const Gemm& g);
     int lanes;
 
@@ -107,8 +116,8 @@ struct GemmKernels {
 
     // tile() with rows of op(A) that are read where they are: float32, contiguous along k, `lda` floats
     // apart, and a multiple of mr. The sums have the same bits. Null where a slot has two steps.
-    void (*tile_in_place)(const float* a, std::int64_t lda, const float* b, std::int64_t panel_k,
-                          std::int64_t k, std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
+    void (*tile_in_place)(const float* a, std::int64_t lda, const TileColumnsOfB& b, std::int64_t k,
+                          std::int64_t rows, std::int64_t columns, float* t, std::int64_t ldt,
                           bool accumulate, Prefetch& ahead) = nullptr;
 
     // skinny() for `count` packed panels of packed_columns columns of y (packed_weight.h), k long:
