@@ -1,5 +1,6 @@
 // Loop over the steps of a recurrent layer: each step is a matrix product and one pass over the elements.
-// Backends pass their kernel of products and the two passes.
+// Backends pass their products, a function object multiply(a, b, beta, y), and the two passes. All steps have
+// the same b.
 #pragma once
 
 #include <algorithm>
@@ -64,7 +65,8 @@ struct StepOrder {
     std::int64_t operator[](std::int64_t i) const { return reverse ? time - 1 - i : i; }
 };
 
-inline void run_recurrent(In in, const Recurrent& at, Out out, Kernel<MatMul>& matmul, StepFunction& pass) {
+template <class Multiply>
+void run_recurrent(In in, const Recurrent& at, Out out, Multiply multiply, StepFunction& pass) {
     const Tensor &gates = in[of_gates], &weight = in[of_weight_hh], &y = out[to_states],
                  &cells = out[to_cells];
     const std::int64_t time = gates->shape[0], batch = gates->shape[1], hidden = y->shape[2];
@@ -88,10 +90,7 @@ inline void run_recurrent(In in, const Recurrent& at, Out out, Kernel<MatMul>& m
     Tensor state = in[of_state];
     for (std::int64_t i = 0; i < time; ++i) {
         step.time = order[i];
-        if (state.defined()) {
-            const Tensor factors[] = {state, across};
-            matmul(In(factors), {}, Out(&product, 1));
-        }
+        if (state.defined()) multiply(state, across, 0.0, product);
         step.gates = step_address(gates, step.time);
         step.product = state.defined() ? raw(product) : nullptr;
         step.state = address(state);
@@ -105,8 +104,8 @@ inline void run_recurrent(In in, const Recurrent& at, Out out, Kernel<MatMul>& m
     }
 }
 
-inline void run_recurrent_grad(In in, const RecurrentGrad& at, Out out, Kernel<MatMul>& matmul,
-                               GradStepFunction& pass) {
+template <class Multiply>
+void run_recurrent_grad(In in, const RecurrentGrad& at, Out out, Multiply multiply, GradStepFunction& pass) {
     const Tensor &y = in[grad_from_states], &weight = in[grad_from_weight_hh], &cells = in[grad_from_cells];
     const std::int64_t time = y->shape[0];
     if (y->numel == 0) return;
@@ -142,8 +141,7 @@ inline void run_recurrent_grad(In in, const RecurrentGrad& at, Out out, Kernel<M
         step.product = step.cell == RecurrentCell::gru ? step_address(products, step.time) : nullptr;
         pass(step);
         if (!wanted) continue;
-        const Tensor factors[] = {step_of(products, step.time), weight};
-        matmul(In(factors), {.beta = direct ? 1.0 : 0.0}, Out(&carried, 1));
+        multiply(step_of(products, step.time), weight, direct ? 1.0 : 0.0, carried);
     }
 }
 

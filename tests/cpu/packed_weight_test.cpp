@@ -7,6 +7,7 @@
 
 #include "autograd/autocast_state.h"
 #include "core/flat_view.h"
+#include "cpu/gemm/repeated_product.h"
 #include "cpu/isa/isa.h"
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
@@ -390,4 +391,29 @@ TEST_CASE("packed weights: threads share the copy that one of them makes", "[gem
         });
     for (std::thread& thread : threads) thread.join();
     for (const Tensor& y : got) CHECK(equal_bits(y, want));
+}
+
+TEST_CASE("gemm: many products with one packed matrix", "[gemm]") {
+    for (const bool transposed : {false, true}) {
+        const Tensor stored = randn({transposed ? 100 : 70, transposed ? 70 : 100});
+        const Tensor b = transposed ? stored.transpose(0, 1) : stored;
+        cpu::RepeatedProduct multiply;
+        for (int step = 0; step < 3; ++step) {
+            const Tensor a = randn({20, 70}), y = randn({20, 100});
+            const Tensor want = matmul(a.to(float64), b.to(float64)) + y.to(float64);
+            multiply(a, b, 1.0, y);
+            CHECK((y.to(float64) - want).abs().max().item<double>() < 1e-4);
+        }
+    }
+    // The panels are read instead of b.
+    Matrix a(20, 70, float32), b(70, 100, float32), c(20, 100, float32);
+    a.fill([] { return 1.0; }), b.fill([] { return 2.0; });
+    Gemm g = gemm_of(a, b, c);
+    std::vector<float> panels(std::size_t(cpu::packed_b(g)));
+    REQUIRE(!panels.empty());
+    cpu::pack_b(g, panels.data());
+    g.b_packed = panels.data();
+    b.fill([] { return std::numeric_limits<double>::quiet_NaN(); });
+    cpu::gemm(g);
+    CHECK(c.at(0, 19, 99) == 140);
 }

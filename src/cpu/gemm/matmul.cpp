@@ -9,6 +9,7 @@
 #include "cpu/gemm/gemm.h"
 #include "cpu/gemm/operand.h"
 #include "cpu/gemm/packed_weight.h"
+#include "cpu/gemm/repeated_product.h"
 #include "cpu/gemm/skinny.h"
 #include "cpu/kernels.h"
 #include "kernels/linear_weight_grad.h"
@@ -93,6 +94,18 @@ std::int64_t offset(const StridedLayout& layout, std::int64_t i) {
 }
 
 }  // namespace
+
+void cpu::RepeatedProduct::operator()(const Tensor& a, const Tensor& b, double beta, const Tensor& y) {
+    const Matrix left(a), right(b);
+    Gemm g = gemm_of(left, right, y);
+    g.beta = float(beta);
+    if (const std::int64_t floats = ++calls_ == 2 ? packed_b(g) : 0; floats > 0) {
+        packed_ = empty({floats}, {.dtype = float32});
+        pack_b(g, reinterpret_cast<float*>(packed_->bytes()));
+    }
+    if (packed_.defined()) g.b_packed = reinterpret_cast<const float*>(packed_->bytes());
+    gemm(g);
+}
 
 namespace cpu_kernels {
 

@@ -5,6 +5,7 @@
 
 #include "cpu/elementwise/loop_tables.h"
 #include "cpu/elementwise/strided.h"
+#include "cpu/gemm/repeated_product.h"
 #include "cpu/kernels.h"
 #include "cpu/recurrent/recurrent_loops.h"
 
@@ -128,10 +129,10 @@ void grad_pass(const RecurrentGradStep& s) {
 namespace cpu_kernels {
 
 void recurrent(In in, const kernels::Recurrent& at, Out out) {
-    kernels::run_recurrent(in, at, out, matmul, pass);
+    kernels::run_recurrent(in, at, out, RepeatedProduct(), pass);
 }
 void recurrent_grad(In in, const kernels::RecurrentGrad& at, Out out) {
-    kernels::run_recurrent_grad(in, at, out, matmul, grad_pass);
+    kernels::run_recurrent_grad(in, at, out, RepeatedProduct(), grad_pass);
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<recurrent>(), kernel_entry<recurrent_grad>()};
