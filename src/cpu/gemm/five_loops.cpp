@@ -48,13 +48,12 @@ Scratch& scratch() {
     return s;
 }
 
-constexpr std::int64_t most_own_floats = std::int64_t(1) << 17;
-
 // Number of columns of op(B), `slots` long, that a thread packs for itself at a time. op(A) is read once for
 // each such block: wide ones are better as long as they leave room in the L2 cache.
 std::int64_t own_columns(const GemmKernels& kernels, std::int64_t slots) {
+    constexpr std::int64_t most_floats = std::int64_t(1) << 17;
     const std::int64_t few = kernels.nr * (64 / kernels.nr + 1), many = kernels.nr * 3;
-    return many > few && many * slots <= most_own_floats ? many : few;
+    return many > few && many * slots <= most_floats ? many : few;
 }
 
 // Number of rows of C in a block of such columns: few enough that the L2 cache holds op(A)'s next ones, too.
@@ -196,9 +195,11 @@ void add_next(Prefetch& ahead, const GemmKernels& kernels, const Gemm& g, const 
 // Computes a strip whose op(B) is packed or read where it is: blocks of rows and columns in any order.
 void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias, const Strip& s,
                    std::int64_t work) {
-    std::int64_t mc = kernels.mc, nc = kernels.nc;
+    const bool whole_rows = stores_whole_rows(kernels, g);
+    std::int64_t mc = whole_rows ? kernels.mr : kernels.mc,
+                 nc = whole_rows ? round_up(s.n, kernels.nr) : kernels.nc;
     const auto blocks = [&] { return (s.m + mc - 1) / mc * ((s.n + nc - 1) / nc); };
-    if (work >= parallel_work) {
+    if (work >= parallel_work && !whole_rows) {
         const std::int64_t wanted = 3 * num_threads();
         while (num_threads() > 1 && blocks() < wanted && (mc > 4 * kernels.mr || nc > 2 * kernels.nr)) {
             if (mc > 4 * kernels.mr) mc = round_up(mc / 2, kernels.mr);
@@ -210,11 +211,14 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
         const std::int64_t i = u / across * mc, j = u % across * nc;
         return Area{i, j, std::min(mc, s.m - i), std::min(nc, s.n - j)};
     };
-    parallel_for(blocks(), work < parallel_work ? blocks() : 1, [&](std::int64_t begin, std::int64_t end) {
+    // One part of a C in whole rows per thread, whose cache may hold it from the last time.
+    const std::int64_t parts = work < parallel_work ? 1 : whole_rows ? num_threads() : blocks();
+    parallel_for(blocks(), (blocks() + parts - 1) / parts, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {
             const Area at = area(u);
             Prefetch ahead;
-            if (u + 1 < blocks()) add_next(ahead, kernels, g, s, area(u + 1), area(u + 1).i != at.i);
+            if (u + 1 < blocks() && !whole_rows)
+                add_next(ahead, kernels, g, s, area(u + 1), area(u + 1).i != at.i);
             if (s.b) {
                 block(kernels, g, bias, s, packed(kernels, s, s.b + at.j * s.slots), at, ahead);
                 continue;
@@ -239,18 +243,15 @@ public:
           g(gemm),
           bias(bias_or_null),
           s(strip),
-          whole_rows(stores_whole_rows(of, gemm)),
-          mc(whole_rows ? of.mr : own_rows_at_once(of, strip.slots)),
-          widest(whole_rows ? 2 * most_own_floats / strip.slots / of.nr * of.nr
-                            : own_columns(of, strip.slots)) {
+          mc(own_rows_at_once(of, strip.slots)),
+          widest(own_columns(of, strip.slots)) {
         const std::int64_t least = threads > 1 ? std::min(4 * threads, s.n / kernels.nr) : 1;
         count = round_up(std::max((s.n + widest - 1) / widest, least), threads);
     }
 
     void run() const {
         parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
-            float* const b =
-                scratch().own_b.get<float>(round_up(std::min(widest, s.n), kernels.nr) * s.slots);
+            float* const b = scratch().own_b.get<float>(round_up(widest, kernels.nr) * s.slots);
             for (std::int64_t u = begin; u < end; ++u) compute(u, u + 1 < end ? u + 1 : u + threads, b);
         });
     }
@@ -284,7 +285,6 @@ private:
                     add(ahead,
                         part_of(region_of(rows_of_a(g, s.i, p), s.m, k), u * blocks + i, count * blocks));
             }
-            if (whole_rows) ahead.count = 0;
             block(kernels, g, bias, s, packed(kernels, s, b), area(i, u), ahead);
         }
     }
@@ -293,7 +293,6 @@ private:
     const Gemm& g;
     const float* bias;
     const Strip& s;
-    const bool whole_rows;
     const std::int64_t mc, widest, threads = num_threads();
     std::int64_t count = 0;
 };
@@ -320,8 +319,8 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     // One panel per thread is enough for two threads; more of them have not been measured.
     const std::int64_t wide = num_threads() * kernels.nr;
     const bool b_in_place = reads_columns_of_b(kernels, g);
-    const bool own =
-        !b_in_place && !g.b_packed && g.m <= own_rows && g.n >= (num_threads() == 2 ? wide : 2 * wide);
+    const bool own = !b_in_place && !g.b_packed && !stores_whole_rows(kernels, g) && g.m <= own_rows &&
+                     g.n >= (num_threads() == 2 ? wide : 2 * wide);
     const std::int64_t ns = own || b_in_place || g.b_packed ? g.n : strip(g.n, kernels.nr);
     // Sums that can be C's elements need no separate memory, unless they are added up in groups.
     const bool own_sums = ranges > 1 && !(RangeGroups::length(ranges) == 1 && stores_sums(kernels, g, g.n));
