@@ -121,7 +121,8 @@ bool stores_sums(const GemmKernels& kernels, const Gemm& g, std::int64_t columns
 // that C is written in the order in which it lies in memory, and nothing is prefetched.
 bool stores_whole_rows(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t least = std::int64_t(1) << 18, most = std::int64_t(1) << 22, most_k = 64;
-    return g.k <= most_k && g.m * g.n >= least && g.m * g.n <= most && stores_sums(kernels, g, g.n);
+    return g.k <= most_k && g.n > kernels.nc && g.m * g.n >= least && g.m * g.n <= most &&
+           stores_sums(kernels, g, g.n);
 }
 
 // Number of the remaining slots to multiply at once. The last two ranges share their slots evenly, so that
