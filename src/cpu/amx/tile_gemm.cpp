@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t most_columns = 1536;      // of op(B) packed at once; a third of it if k is long
 constexpr std::int64_t l1_bytes = 32 << 10;      // for op(A)
 constexpr std::int64_t l2_bytes = 1152 << 10;    // for op(B)
-constexpr std::int64_t once_bytes = 24 << 10;    // for an op(B) whose tiles are used once: fits L1
+constexpr std::int64_t run_bytes = 192 << 10;    // of a panel that is packed for few rows of op(A)
 constexpr std::int64_t a_bytes = 8 << 20;        // for an op(A) that is packed for all threads: fits L3
 constexpr std::int64_t most_rows = 2048;         // whose sums are saved between ranges of k
 constexpr std::int64_t longest_k = 4096;         // added up in one chain if k is more than twice as long
@@ -85,9 +85,9 @@ public:
         if (threads > 1)  // the same number for each thread, of 128 columns at least; then parts of the rows
             groups = std::clamp(parts(std::max(groups, threads), threads) * threads, groups,
                                 std::max(groups, panels / 4));
-        if (once) groups = panels;
+        if (few_rows) groups = panels;
         part_rows = parts(parts(g.m, parts(threads, groups)), panel_lines) * panel_lines;
-        range = parts(tiles, parts(parts(panels, groups) * panel, once ? once_bytes : l2_bytes));
+        range = parts(tiles, parts(parts(panels, groups) * panel, few_rows ? run_bytes : l2_bytes));
         a_range = parts(range, parts(range * step_bytes, l1_bytes));
         in_place = in_passing && reads_well(g, a_range);
         packed_a_bytes = in_passing ? 0 : parts(g.m, panel_lines) * panel;
@@ -165,10 +165,10 @@ private:
     const std::int64_t step_bytes = product.planes_a * 2 * tile_bytes;  // of a panel, for a tile of k
     const std::int64_t tiles = parts(g.k, tile_steps), panel = tiles * step_bytes,
                        panels = parts(g.n, panel_lines);
-    // Whether each tile of op(B) is used once: parts of its rows are packed into the L1 cache. The processor
-    // prefetches too little of short rows.
-    const bool once = g.m <= panel_lines && g.k >= 2048 && g.trans_b && !g.b_tiles;
-    const bool in_passing = product.planes_a == 1 && !g.trans_a && !once;
+    // Whether C has so few rows that the time is that of packing op(B) from long lines. It takes less if one
+    // panel is packed at a time, in long runs.
+    const bool few_rows = g.m <= 128 && g.k >= 1024 && g.trans_b && !g.b_tiles;
+    const bool in_passing = product.planes_a == 1 && !g.trans_a && !few_rows;
     Scratch& caller = scratch();
     char *packed_a = nullptr, *packed_b = nullptr;        // the calling thread's
     std::int64_t packed_a_bytes = 0, packed_b_bytes = 0;  // of one part
