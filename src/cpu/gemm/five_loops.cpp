@@ -152,7 +152,9 @@ void block(const GemmKernels& kernels, const Gemm& g, const float* bias, const S
     const std::int64_t ldt = direct ? g.ldc : s.sums ? s.ld_sums : kernels.nc;
     const bool add = !s.first || (direct && g.beta != 0);
     const std::int64_t whole = std::clamp<std::int64_t>(s.in_place - i, 0, rows);
-    if (columns < kernels.nr) ahead.count = 0;  // bound by memory: the processor's own prefetching is faster
+    // Few columns are bound by memory: the processor prefetches better, but for short rows of op(A).
+    const bool short_rows = s.slots >= 64 && s.slots <= 128 && g.m * g.k > std::int64_t(1) << 20;
+    if (columns < kernels.nr && !short_rows) ahead.count = 0;
     set_pace(ahead,
              (rows + kernels.mr - 1) / kernels.mr * ((columns + kernels.nr - 1) / kernels.nr) * s.slots);
     std::int64_t p = 0;
@@ -445,11 +447,6 @@ void multiply_parts(const GemmKernels& kernels, const Gemm& g, const float* bias
 }
 
 }  // namespace
-
-std::int64_t grain(std::int64_t n, std::int64_t work) {
-    if (work < parallel_work) return n;
-    return std::max<std::int64_t>(1, n * (parallel_work / 8) / work);
-}
 
 bool worth_packing(const Gemm& g) { return g.m > skinny_m && g.n > skinny_n; }
 

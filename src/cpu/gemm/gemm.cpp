@@ -95,6 +95,11 @@ bool multiplies_floats(const Gemm& g) { return g.c_type != float64 && g.m > 0 &&
 
 }  // namespace
 
+std::int64_t grain(std::int64_t n, std::int64_t work) {
+    if (work < parallel_work) return n;
+    return std::max<std::int64_t>(1, n * (parallel_work / 8) / work);
+}
+
 const GemmKernels& gemm_kernels(Isa isa) {
     static const GemmKernels with_pairs = [] {
         GemmKernels kernels = gemm_avx512_bf16;
