@@ -23,7 +23,7 @@ GROUPS = (
     ("products on tiles", r"OfTwo|OneByTwo|Plane|OfThree|finish_rows|pack_tile|pack<(true|false)|add_pairs|pair_lines"),
     ("convolutions", r"window|depthwise|\bfind<|add_gradient|image_pairs|\badd_rows<|copy_pieces|copy_taps|TapSums|merged"),
     ("attention", r"softmax(_grad)?<0>|row_dots|Forward::|OneQuery|AttentionGradient|ColumnBlocks|write_rows|write_transposed|Mask::|WeightDropout|\bdivide<"),
-    (PRODUCTS, r"micro_kernel|\bpack|\btile|tile_of_lines|panel|epilogue|skinny|\bsmall<|\bkeep<|\bdots<|multiply|\bpair|\bblock\b|\bcodes<|\bone_row<|all_values|fill_up"),
+    (PRODUCTS, r"micro_kernel|\bpack|\btile|tile_of_lines|panel|epilogue|skinny|\bsmall(_floats)?<|\bkeep<|\bdots<|multiply|\bpair|\bblock\b|\bcodes<|\bone_row<|all_values|fill_up"),
     ("optimizer", r"\bupdate<|all_finite|(read|write)_(blocks|signed_or_not)|round_stochastically|(join|split)_halves"),
     ("random words of all dropouts", r"philox|\bkept\b"),
     ("GELU and its gradient", r"Gelu|gelu"),

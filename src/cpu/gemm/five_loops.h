@@ -15,6 +15,9 @@ std::int64_t grain(std::int64_t n, std::int64_t work);
 bool on_vectors(const GemmKernels& kernels, const Gemm& g);
 bool packs_rows_of_a(const GemmKernels& kernels, const Gemm& g);
 
+// Whether C is nothing but a product of small matrices of one type, for GemmKernels::small.
+bool is_small(const GemmKernels& kernels, const Gemm& g);
+
 // The number of floats of Gemm::b_packed, or 0 if multiply_one() would not read them.
 std::int64_t packed_b(const GemmKernels& kernels, const Gemm& g);
 void pack_b(const GemmKernels& kernels, const Gemm& g, float* to);

@@ -95,6 +95,13 @@ bool multiplies_floats(const Gemm& g) { return g.c_type != float64 && g.m > 0 &&
 
 }  // namespace
 
+bool is_small(const GemmKernels& kernels, const Gemm& g) {
+    return g.m <= largest_small && g.n <= kernels.lanes && g.k <= largest_small && g.a_type == g.b_type &&
+           g.c_type == g.a_type && g.alpha == 1 && g.beta == 0 && !g.bias &&
+           g.activation == Activation::none && !g.pre_activation && !g.saved && !g.a_sums &&
+           (g.a_type == float32 || on_vectors(kernels, g));
+}
+
 std::int64_t grain(std::int64_t n, std::int64_t work) {
     if (work < parallel_work) return n;
     return std::max<std::int64_t>(1, n * (parallel_work / 8) / work);

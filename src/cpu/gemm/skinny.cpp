@@ -91,13 +91,6 @@ private:
 
 }  // namespace
 
-bool is_small(const GemmKernels& kernels, const Gemm& g) {
-    return g.m <= largest_small && g.n <= kernels.lanes && g.k <= largest_small && g.a_type == g.b_type &&
-           g.c_type == g.a_type && g.alpha == 1 && g.beta == 0 && !g.bias &&
-           g.activation == Activation::none && !g.pre_activation && !g.saved && !g.a_sums &&
-           (g.a_type == float32 || on_vectors(kernels, g));
-}
-
 // For an op(A) with few rows: op(B) is read once, unpacked.
 void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias) {
     const FewRows x(kernels, rows_of_a(g, 0, 0), g.m, g.k);

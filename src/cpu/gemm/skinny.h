@@ -1,12 +1,9 @@
-// One matrix product with few rows or few columns, or of small matrices.
+// One matrix product with few rows or few columns.
 #pragma once
 
 #include "cpu/isa/isa_tables.h"
 
 namespace mezzo::cpu {
-
-// Whether C is nothing but a product of small matrices of one type, for GemmKernels::small.
-bool is_small(const GemmKernels& kernels, const Gemm& g);
 
 // Both have the requirements of multiply_one() (five_loops.h); `bias` is float32 or null.
 void multiply_few_rows(const GemmKernels& kernels, const Gemm& g, const float* bias);
