@@ -12,7 +12,7 @@ constexpr int chains = packed_steps;
 // Vectors of columns, and rows, that are summed at a time. All sums stay in registers.
 constexpr int panel_vectors = lanes == packed_columns ? 1 : 2, panel_rows = lanes == packed_columns ? 4 : 1;
 constexpr std::int64_t longest_sum = 2048;  // steps that are added in float32
-constexpr std::int64_t prefetched = 4096;   // bytes ahead: twice what the processor itself prefetches
+constexpr std::int64_t prefetched = 2048;   // bytes ahead; with 4096 and more a stream is slower
 static_assert(packed_columns % (panel_vectors * lanes) == 0);
 
 // Four steps of the columns from column j of a panel on, in float32.
