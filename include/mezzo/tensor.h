@@ -111,7 +111,8 @@ public:
     // Call it again before writing once more after an op has read the tensor.
     template <detail::Element T> [[nodiscard]] T* mutable_data() const;
     // The one element, converted to T: one of the types of from(), or another standard integer. Fractions are
-    // cut off. Waits for the device. Throws Error(shape) unless there is exactly one.
+    // cut off; integers of 8 bits keep the low bits, as by to(). Waits for the device. Throws Error(shape)
+    // unless there is exactly one.
     template <detail::HostNumber T> [[nodiscard]] T item() const;
     // All elements in row-major order, converted to T as by item(). Waits for the device.
     template <detail::HostNumber T> [[nodiscard]] std::vector<T> to_vector() const;

@@ -14,8 +14,8 @@
 
 namespace mezzo {
 
-// One element as another type. To storage types it rounds once. Real to integral drops the fraction; values
-// out of range saturate and NaN gives 0, where C++ leaves the result undefined.
+// One element as another type. To storage types it rounds once. Real to integral drops the fraction and NaN
+// gives 0. Values out of range saturate, and those of 8 bit keep the low bits of the int64, as in to().
 template <class To, class From> To convert_value(From value) {
     if constexpr (std::is_same_v<To, From>) {
         return value;
@@ -31,6 +31,7 @@ template <class To, class From> To convert_value(From value) {
     } else if constexpr (std::is_same_v<To, bool>) {
         return value != From(0);
     } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+        if constexpr (sizeof(To) == 1) return static_cast<To>(convert_value<std::int64_t>(value));
         using Limits = std::numeric_limits<To>;
         if (std::isnan(value)) return To(0);
         if (value < From(Limits::min())) return Limits::min();

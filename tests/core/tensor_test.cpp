@@ -145,13 +145,29 @@ TEST_CASE("tensor: from and to_vector convert between all dtypes") {
     CHECK(wide.to_vector<bfloat16_t>()[1].bits == brains[1].bits);
 }
 
+TEST_CASE("tensor: host values become 8-bit integers as by to()") {
+    const double inf = std::numeric_limits<double>::infinity();
+    const std::vector<double> values{300.7, -129.0, 127.9, -1.5, 1e300, -1e300, inf, -inf, std::nan("")};
+    const Tensor wide = Tensor::from<double>(values, {9});
+    for (const Dtype dtype : {int8, uint8}) {
+        INFO(name(dtype));
+        const Tensor codes = wide.to(dtype);
+        CHECK(equal(Tensor::from<double>(values, {9}, {.dtype = dtype}), codes));
+        const Tensor floats = Tensor::from<float>(wide.to_vector<float>(), {9}, {.dtype = dtype});
+        CHECK(equal(floats, wide.to(float32).to(dtype)));
+    }
+    CHECK(wide.to_vector<std::int8_t>() == wide.to(int8).to_vector<std::int8_t>());
+    CHECK(wide.to_vector<std::uint8_t>() == wide.to(uint8).to_vector<std::uint8_t>());
+    CHECK(wide[0].item<std::uint8_t>() == 44);
+}
+
 TEST_CASE("tensor: conversions round, truncate and saturate") {
     const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
     const Tensor x = Tensor::from({2.7f, -2.7f, nan, inf, -inf, 3e9f});
     const std::int32_t max = std::numeric_limits<std::int32_t>::max(),
                        min = std::numeric_limits<std::int32_t>::min();
     CHECK(x.to_vector<std::int32_t>() == std::vector<std::int32_t>{2, -2, 0, max, min, max});
-    CHECK(x.to_vector<std::uint8_t>() == std::vector<std::uint8_t>{2, 0, 0, 255, 0, 255});
+    CHECK(x.to_vector<std::uint8_t>() == std::vector<std::uint8_t>{2, 254, 0, 255, 0, 0});
     CHECK(x.to_vector<std::int64_t>()[5] == 3000000000);
     CHECK(x.to_vector<bool>() == std::vector<bool>(6, true));
     CHECK(Tensor::from<double>(std::vector<double>{1e300}, {1}).to_vector<float>()[0] == inf);
