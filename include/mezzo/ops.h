@@ -83,7 +83,8 @@ namespace mezzo {
 [[nodiscard]] Tensor logical_not(const Tensor& x);
 // Whether x is neither infinite nor NaN, boolean.
 [[nodiscard]] Tensor isfinite(const Tensor& x);
-// a where the boolean condition holds, else b; all three broadcast. The dtypes of a and b are promoted.
+// a where the boolean condition holds, else b; all three broadcast. The dtypes of a and b are promoted; those
+// for storage must be equal.
 [[nodiscard]] Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // where() with numbers: a number has the dtype that it would have in a + b: that of the tensor, but float32
 // for a fraction with an integral tensor; two numbers give float32.

@@ -50,6 +50,11 @@ Dtype promote_operands(Dtype a, int a_dims, Dtype b, int b_dims);
 // x in float32 if it is 16 bit, as decompositions compute; otherwise x itself.
 inline Tensor widened(const Tensor& x) { return is_16bit(x.dtype()) ? cast(x, float32) : x; }
 
+// The bytes of x as elements of another dtype of their size, in the same memory.
+inline Tensor as_dtype(const Tensor& x, Dtype dtype) {
+    return make_tensor(x->storage, x->shape, x->strides, x->offset, dtype);
+}
+
 // y, or a copy of it if y uses the memory of x. Writes to a result must not reach the input unless the
 // function is a view.
 Tensor in_own_memory(const Tensor& y, const Tensor& x);

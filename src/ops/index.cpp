@@ -79,13 +79,10 @@ Shape looked_up(const Tensor& weight, const Tensor& index) {
 
 // Rows of an 8-bit weight; their codes are looked up as bytes.
 Tensor quantized_rows(const Tensor& weight, const Tensor& index) {
-    const auto with_dtype = [](const Tensor& x, Dtype dtype) {
-        return make_tensor(x->storage, x->shape, x->strides, x->offset, dtype);
-    };
     const Tensor& scale = weight->grad_meta->scale;
-    const Tensor bytes = call(embedding_op, {with_dtype(weight, uint8), index}, {}, looked_up(weight, index));
+    const Tensor bytes = call(embedding_op, {as_dtype(weight, uint8), index}, {}, looked_up(weight, index));
     const Tensor factors = call(embedding_op, {scale, index}, {}, looked_up(scale, index));
-    return cast(scaled_codes(with_dtype(bytes, weight.dtype()), factors), weight->grad_meta->row_dtype);
+    return cast(scaled_codes(as_dtype(bytes, weight.dtype()), factors), weight->grad_meta->row_dtype);
 }
 
 // The op is linear in g and its transpose is the look-up. Rows of g at the padding index are not in its

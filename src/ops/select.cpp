@@ -76,8 +76,12 @@ Tensor isfinite(const Tensor& x) {
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
     check_boolean("where", "condition", condition);
-    check_defined("where", a);
-    check_defined("where", b);
+    check_defined("where", a, any_dtype);
+    check_defined("where", b, any_dtype);
+    if (is_storage_only(a.dtype()) && a.dtype() == b.dtype())
+        return as_dtype(where(condition, as_dtype(a, uint8), as_dtype(b, uint8)), a.dtype());
+    check_computes("where", a.dtype());
+    check_computes("where", b.dtype());
     const Dtype dtype = promote_operands(a.dtype(), a.dim(), b.dtype(), b.dim());
     const Shape shape =
         broadcast_shapes("where", condition.shape(), broadcast_shapes("where", a.shape(), b.shape()));

@@ -1,10 +1,12 @@
 // Every op refuses inputs of dtypes for storage only, on every device, or only moves their elements.
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <set>
 #include <string>
 
 #include "autograd/op.h"
 #include "kernels/elementwise.h"
+#include "ops/common.h"
 #include "tests/support/op_cases.h"
 #include "tests/support/op_inputs.h"
 #include "tests/third_backend/backend.h"
@@ -77,6 +79,25 @@ TEST_CASE("ops: inputs of dtypes for storage only are refused", "[ops][dtypes]")
                         CHECK_THAT(text, Contains(name(dtype)) && Contains("to("));
                 }
             }
+}
+
+TEST_CASE("ops: where selects codes as they are", "[ops][dtypes]") {
+    std::vector<Device> all = devices();
+    all.push_back(third_backend());
+    std::vector<std::uint8_t> bytes(256);
+    std::iota(bytes.begin(), bytes.end(), std::uint8_t(0));
+    for (const Device device : all)
+        for (const Dtype dtype : {int8, float8_e4m3fn, float8_e5m2, float8_e8m0fnu}) {
+            INFO(name(dtype) << " on " << name(device.type()));
+            const auto as_codes = [&](const Tensor& x) { return as_dtype(x.to(device), dtype); };
+            const Tensor every = Tensor::from<std::uint8_t>(bytes, {16, 16}), one = every[3].clone();
+            const Tensor condition = Tensor::from<std::uint8_t>(bytes, {16, 16}) < 100.0;
+            const Tensor y = where(condition.to(device), as_codes(every).t(), as_codes(one));
+            CHECK(y.dtype() == dtype);
+            CHECK(equal(as_dtype(y, uint8).to(cpu_device), where(condition, every.t(), one)));
+            CHECK_THROWS_WITH(where(condition.to(device), as_codes(every), every.to(float32).to(device)),
+                              Contains("where: " + std::string(name(dtype)) + " is for storage only"));
+        }
 }
 
 // The public functions check their inputs before; calls inside the library have these checks alone.
