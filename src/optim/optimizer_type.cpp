@@ -142,12 +142,16 @@ std::shared_ptr<const OptimizerType> make_kind(OptimizerId id) {
     return kind;
 }
 
+std::string value_text(const OptionInfo& option, double value) {
+    if (value >= 0 && value < double(option.enumerators.size()))
+        return option.enumerators[std::size_t(value)];
+    return option.flag ? fmt::format("{}", value != 0) : fmt::format("{}", value);
+}
+
 std::string listed(const OptimizerType& kind, std::span<const double> options) {
     std::string text;
-    for (std::size_t i = 0; i < options.size(); ++i) {
-        text += (i == 0 ? "" : ", ") + kind.options[i].name + " ";
-        detail::Item(options[i]).append_to(text);
-    }
+    for (std::size_t i = 0; i < options.size(); ++i)
+        text += (i == 0 ? "" : ", ") + kind.options[i].name + " " + value_text(kind.options[i], options[i]);
     return text;
 }
 
@@ -159,11 +163,7 @@ std::string text_of(const OptimizerType& kind, std::span<const double> values) {
         const OptionInfo& option = kind.options[i];
         if (!option.saved && values[i] == 0) continue;
         if (i != 0) text += ", ";
-        text += option.name + "=";
-        if (values[i] >= 0 && values[i] < double(option.enumerators.size()))
-            text += option.enumerators[std::size_t(values[i])];
-        else
-            text += option.flag ? fmt::format("{}", values[i] != 0) : fmt::format("{}", values[i]);
+        text += option.name + "=" + value_text(option, values[i]);
     }
     return text;
 }
