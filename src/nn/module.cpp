@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "core/tensor_impl.h"
 #include "core/unlisted.h"
 #include "mezzo/autograd.h"
+#include "mezzo/nn.h"
 #include "nn/replace.h"
 #include "nn/visiting.h"
 #include "nn/weight_state.h"
@@ -71,6 +73,16 @@ std::string joined(const std::string& prefix, const std::string& name) {
     return prefix.empty() ? name : prefix + "." + name;
 }
 
+// Marks the table of an embedding. It may have been made as the weight of another layer, to which it is tied.
+void mark_table(const Module& owner, const Tensor& parameter) {
+    const bool table = dynamic_cast<const Embedding*>(&owner) != nullptr ||
+                       dynamic_cast<const EmbeddingBag*>(&owner) != nullptr;
+    if (!table) return;
+    // Threads may list a module that they share.
+    const std::atomic_ref<bool> mark(parameter->grads().embedding);
+    if (!mark.load(std::memory_order_relaxed)) mark.store(true, std::memory_order_relaxed);
+}
+
 // Lists defined parameters or buffers with their full names, each tensor once; in the form of files if asked.
 class Lister : public FieldVisitor {
 public:
@@ -85,7 +97,9 @@ public:
         if (!what_.parameters) return;
         add(name, p);
         if (what_.scales && is_quantized(p)) add(name + "_scale", p->grad_meta->scale);
-        if (what_.lasting && p.defined()) mark_listed(p);
+        if (!what_.lasting || !p.defined()) return;
+        mark_listed(p);
+        mark_table(*owner_, p);
     }
     void buffer(const std::string& name, Buffer& b) override {
         if (what_.buffers) add(name, b);

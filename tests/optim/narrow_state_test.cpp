@@ -341,6 +341,22 @@ TEST_CASE("narrow state: what cannot have it keeps wide state or is refused", "[
         CHECK(of_table.impl().slots[0].state[0].dtype() == float32);
     }
 
+    nn::Linear head(64, 100);
+    nn::Embedding tied(100, 64);
+    nn::EmbeddingBag bags(100, 64);
+    bags.weight = tied.weight = head.weight;
+    const auto layout_of = [](const Tensors& listed) {
+        optim::AdamW of_first({listed.at(0)}, {.states = StatePrecision::bf16});
+        listed[0].set_grad(ones_like(listed[0]));
+        of_first.step();
+        return of_first.impl().slots[0].state[0].dtype();
+    };
+    CHECK(layout_of(head.parameters()) == bfloat16);
+    CHECK(layout_of(tied.parameters()) == float32);
+    head.weight = nn::Parameter(head.weight.detach().clone());
+    bags.weight = head.weight;
+    CHECK(layout_of(bags.parameters()) == float32);
+
     CHECK_THROWS_WITH(optim::AdamW(params, {.amsgrad = true, .states = StatePrecision::bf16}),
                       Catch::Contains("states in less than 32 bits need amsgrad = false") &&
                           Catch::Contains("states bf16"));
