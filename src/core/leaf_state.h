@@ -5,18 +5,28 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 
 #include "core/gradient_hook.h"
 #include "core/ref.h"
+#include "core/tensor_impl.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
 
-class LeafState;
 void dispose(LeafState* state) noexcept;
 
 class LeafState {
 public:
+    // The state of a leaf; null: none. Another thread may be making it, under `mutex`.
+    static Ref<LeafState> of(const Tensor& leaf) {
+        const GradMeta* const meta = leaf->grad_meta;
+        if (meta == nullptr) return {};
+        const std::scoped_lock lock(mutex);
+        return meta->state;
+    }
+    static inline constinit std::mutex mutex;  // of all leaves' GradMeta::state
+
     LeafState() = default;
     virtual ~LeafState() = default;
     LeafState(const LeafState&) = delete;

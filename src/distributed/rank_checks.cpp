@@ -186,7 +186,7 @@ void broadcast_values(const StateDict& tensors, GroupImpl& group) {
 std::vector<bool> parts_with_state(const BucketLayout& layout, const Tensors& leaves) {
     std::vector<bool> result;
     for (const BucketLayout::Entry& part : layout.parts) {
-        const Ref<LeafState>& state = leaves[part.place]->grads().state;
+        const Ref<LeafState> state = LeafState::of(leaves[part.place]);
         result.push_back(state && state->reduced());
     }
     return result;

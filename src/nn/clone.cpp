@@ -53,8 +53,7 @@ public:
             }
             copy.set_requires_grad(trained);
             keep_fp8(copy, p);
-            if (p->grad_meta != nullptr && p->grad_meta->state)
-                copy->grads().state = p->grad_meta->state->copy();
+            if (const Ref<LeafState> state = LeafState::of(p)) copy->grads().state = state->copy();
             copy->grads().embedding = p->grads().embedding;
             return copy;
         });

@@ -18,19 +18,15 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-std::mutex leaves_mutex;  // of the leaves' pointers
-
 }  // namespace
 
 Ref<Fp8Weight> Fp8Weight::existing(const Tensor& weight) {
-    if (weight->grad_meta == nullptr) return {};
-    const std::scoped_lock lock(leaves_mutex);
-    return Ref<Fp8Weight>(static_cast<Fp8Weight*>(weight->grad_meta->state.get()));
+    return Ref<Fp8Weight>(static_cast<Fp8Weight*>(LeafState::of(weight).get()));
 }
 
 Ref<Fp8Weight> Fp8Weight::of(const Tensor& weight) {
     if (weight->grad_meta == nullptr || !weight.is_leaf()) return {};
-    const std::scoped_lock lock(leaves_mutex);
+    const std::scoped_lock lock(mutex);
     Ref<LeafState>& state = weight->grad_meta->state;
     if (!state) state = Ref<LeafState>(new Fp8Weight);
     return Ref<Fp8Weight>(static_cast<Fp8Weight*>(state.get()));
