@@ -71,10 +71,12 @@ void quantize(In in, const kernels::Quantize& at, Out out) {
     q.x_type = x.dtype(), q.dtype = at.dtype;
     q.rows = x.size(0), q.cols = x.size(1);
     if (out[0].defined()) q.codes = raw(out[0]);
-    if (out.size() > 3) q.transposed = raw(out[3]);
+    if (out.size() > 3 && out[3].defined()) q.transposed = raw(out[3]);
     q.scale = static_cast<float*>(raw(out[1]));
     q.inverse = static_cast<float*>(raw(out[2]));
-    q.by_row = at.by_row, q.exact = at.exact;
+    q.by_row = at.by_row, q.exact = at.exact, q.factor = at.factor;
+    if (in.size() > 1) q.history = static_cast<const float*>(raw(in[1]));
+    if (out.size() > 4) q.own = static_cast<float*>(raw(out[4]));
     quantize_codes(q);
 }
 

@@ -18,6 +18,9 @@ struct QuantizeArguments {
     void *codes, *transposed;  // transposed: of one scale only
     float *scale, *inverse;
     bool by_row, exact;
+    float factor;          // of the largest scale
+    const float* history;  // of one scale: the magnitude that it is for, unless that is 0; or null
+    float* own;            // of one scale: gets the largest magnitude of x; or null
 };
 // Codes and scales by the formulas of quantize(), in two launches, one with by_row.
 void quantize_codes(const QuantizeArguments& q);

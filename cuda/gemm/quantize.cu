@@ -1,10 +1,10 @@
 // Float8 codes of a matrix and of its transposed, and their scales.
 #include <algorithm>
-#include <cfloat>
 
 #include "cuda/gemm/device.cuh"
 #include "cuda/gemm/fp8.h"
 #include "cuda/reduce/ticket.cuh"
+#include "kernels/fp8.h"
 
 namespace mezzo::cuda {
 namespace {
@@ -27,20 +27,6 @@ template <class T, int pack> __global__ void largest_kernel(const T* x, std::int
     for (std::int64_t i = first_item(); i < n / pack; i += item_step()) top = largest_of(packs[i], top);
     top = block_reduce(top, 0.0f, Max());
     if (threadIdx.x == 0) parts[blockIdx.x] = top;
-}
-
-// The scale of elements up to `top`, for codes up to `largest`.
-__device__ float scale_of(float top, float largest, bool exact) {
-    if (!(top > 0) || !(top <= FLT_MAX)) return 1;
-    const float least = largest * 0x1p-126f;
-    float ratio = largest / (top < least ? least : top);
-    ratio = ratio < 0x1p-126f ? 0x1p-126f : ratio > 0x1p126f ? 0x1p126f : ratio;
-    if (exact) return ratio;
-    unsigned bits = 0;
-    std::memcpy(&bits, &ratio, sizeof bits);
-    bits &= 0x7f800000u;
-    std::memcpy(&ratio, &bits, sizeof bits);
-    return ratio;
 }
 
 // NaN for what is not finite.
@@ -84,8 +70,12 @@ __global__ void code_kernel(QuantizeArguments q, const float* parts, int count, 
     MEZZO_SHARED(Code, codes, [tile][tile + 4]);
     float top = 0;
     for (int i = int(threadIdx.x); i < count; i += int(threads)) top = Max()(parts[i], top);
-    const float scale = scale_of(block_reduce(top, 0.0f, Max()), largest, q.exact);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *q.scale = scale, *q.inverse = 1 / scale;
+    top = block_reduce(top, 0.0f, Max());
+    const bool first = blockIdx.x == 0 && threadIdx.x == 0;
+    if (first && q.own != nullptr) *q.own = top;
+    if (q.history != nullptr && *q.history > 0) top = *q.history;
+    const float scale = kernels::fp8_scale(top, largest, q.exact, q.factor);
+    if (first) *q.scale = scale, *q.inverse = 1 / scale;
     const auto* const x = static_cast<const T*>(q.x);
     const std::int64_t across = (q.cols + tile - 1) / tile, tiles = across * ((q.rows + tile - 1) / tile);
     for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
@@ -117,7 +107,7 @@ template <class T, class Code, int pack> __global__ void row_code_kernel(Quantiz
             reinterpret_cast<const Vec<T, pack>*>(static_cast<const T*>(q.x) + row * q.cols);
         float top = 0;
         for (std::int64_t i = lane; i < packs; i += 32) top = largest_of(x[i], top);
-        const float scale = scale_of(warp_reduce(top, Max()), largest, q.exact);
+        const float scale = kernels::fp8_scale(warp_reduce(top, Max()), largest, q.exact, q.factor);
         if (lane == 0) q.scale[row] = scale, q.inverse[row] = 1 / scale;
         auto* const to = reinterpret_cast<Vec<Code, pack>*>(static_cast<Code*>(q.codes) + row * q.cols);
         for (std::int64_t i = lane; i < packs; i += 32) to[i] = codes_of<Code>(x[i], scale, largest);

@@ -11,8 +11,8 @@ namespace mezzo::cpu_kernels {
 
 extern const KernelList attention_grad_list, attention_list, batch_norm_list, class_loss_list, conv_list,
     copy_list, ctc_list, elementwise_list, group_norm_list, index_list, interpolate_list, loss_list,
-    matmul_list, moments_list, norm_list, pad_list, pointwise_list, pool_list, random_list, range_list,
-    recurrent_list, reduce_list, rowwise_list, scan_list, sort_list;
+    matmul_list, moments_list, norm_list, pad_list, pointwise_list, pool_list, quantize_list, random_list,
+    range_list, recurrent_list, reduce_list, rowwise_list, scan_list, sort_list;
 
 Kernel<kernels::ActivationGrad> activation_grad;
 Kernel<kernels::Cast> cast;

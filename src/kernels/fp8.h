@@ -1,20 +1,42 @@
-// Quantization to float8 codes, and products of codes. Only backends of GPUs have these kernels.
+// Quantization to float8 codes, and products of codes. Only backends of GPUs have the products.
 #pragma once
 
+#include <cfloat>
+#include <cstring>
+
 #include "kernels/activation.h"
+#include "kernels/functor_math.h"
 #include "kernels/kernel.h"
 
 namespace mezzo::kernels {
 
 // x [rows, cols], contiguous, float32 or 16 bit -> codes [rows, cols] in float8, float32 scales, and their
-// inverses, by the formulas of quantize(). One scale, or with by_row one for each row. With one scale a
-// fourth result gets the codes of the transposed matrix [cols, rows], and the first one may be undefined.
+// inverses, by the formulas of quantize(). One scale, or with by_row one for each row.
+//
+// With one scale, on GPUs: a fourth result gets the codes of the transposed matrix [cols, rows], and the
+// first one may be undefined. With one scale, on any device: a second operand, one number, is the magnitude
+// that the scale is for, unless it is 0; larger elements saturate. A fifth result gets the largest magnitude.
 struct Quantize {
     static constexpr const char* name = "quantize";
     static constexpr bool any_dtype = true;
     Dtype dtype = float8_e4m3fn;
     bool by_row = false, exact = false;
+    float factor = 1;  // of the largest scale: 2^-margin
 };
+
+// The scale of elements up to `top`, for codes up to `largest`.
+MEZZO_HD float fp8_scale(float top, float largest, bool exact, float factor) {
+    if (!(top > 0) || !(top <= FLT_MAX)) return 1;
+    const float least = largest * 0x1p-126f;
+    float ratio = largest / (top < least ? least : top) * factor;
+    ratio = ratio < 0x1p-126f ? 0x1p-126f : ratio > 0x1p126f ? 0x1p126f : ratio;
+    if (exact) return ratio;
+    unsigned bits = 0;
+    std::memcpy(&bits, &ratio, sizeof bits);
+    bits &= 0x7f800000u;
+    std::memcpy(&ratio, &bits, sizeof bits);
+    return ratio;
+}
 // Codes a [m, k] and b [n, k], contiguous and not both in E5M2, the inverses of their scales, one each or
 // with by_row m and n, and a bias [n] of the result's dtype or undefined -> activation(z) [m, n], where z = a
 // b^T inverse_a inverse_b + bias, in float32 or 16 bit. A second result gets z.

@@ -32,13 +32,23 @@ Fp8Result product(const Quantized& a, const Quantized& b, const Tensor& bias, co
 // groups that share a scale are others.
 Quantized transposed(const Quantized& q);
 
-// x [rows, cols] with one scale, and the transposed matrix. Products read codes along their rows, so a
-// device's kernel writes both in one pass; elsewhere they share their memory. The codes of a matrix that is
+// x [rows, cols] with one scale, and the transposed matrix. Products of GPUs read codes along their rows, so
+// their kernel writes both in one pass; elsewhere they share their memory. The codes of a matrix that is
 // not wanted may be undefined.
 struct QuantizedBoth {
     Quantized matrix, transposed;
 };
 enum class Wanted : std::uint8_t { matrix, transposed, both };
 QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wanted wanted = Wanted::both);
+
+// Codes, and with Recipe::delayed the largest magnitude [1, 1] of what they were made of.
+struct Fp8Codes {
+    QuantizedBoth both;
+    Tensor largest = {};
+};
+// quantize_both() with the scale for the magnitude in `history` [1, 1], divided by 2^margin; larger elements
+// saturate. A history of 0 stands for the largest magnitude of x.
+Fp8Codes quantize_delayed(const Tensor& x, const Tensor& history, const QuantizeOptions& options,
+                          double margin, Wanted wanted);
 
 }  // namespace mezzo

@@ -43,11 +43,11 @@ void Fp8Weight::require_same_history() {
 }
 
 QuantizedBoth Fp8Weight::codes(const Fp8WeightKey& key, Wanted wanted, int steps,
-                               const std::function<Fp8WeightCodes()>& make) {
+                               const std::function<Fp8Codes()>& make) {
     const std::scoped_lock lock(mutex_);
     if (!(key == key_)) {
         if (key.version < key_.version) {  // a backward after the weight has changed
-            const Fp8WeightCodes made = make();
+            const Fp8Codes made = make();
             if (steps > 0) record(Fp8Operand::weight, made.largest, steps);
             return made.both;
         }
@@ -57,7 +57,7 @@ QuantizedBoth Fp8Weight::codes(const Fp8WeightKey& key, Wanted wanted, int steps
     QuantizedBoth& both = codes_.both;
     const bool matrix = both.matrix.codes.defined(), transposed = both.transposed.codes.defined();
     if ((!matrix && wanted != Wanted::transposed) || (!transposed && wanted != Wanted::matrix)) {
-        const Fp8WeightCodes made = make();
+        const Fp8Codes made = make();
         if (!matrix) both.matrix = made.both.matrix;
         if (!transposed) both.transposed = made.both.transposed;
         codes_.largest = made.largest;

@@ -39,12 +39,6 @@ struct Fp8WeightKey {
     friend bool operator==(const Fp8WeightKey&, const Fp8WeightKey&) = default;
 };
 
-// The codes of a weight, and with Recipe::delayed its largest element.
-struct Fp8WeightCodes {
-    QuantizedBoth both;
-    Tensor largest = {};
-};
-
 // Several threads may use it at once.
 class Fp8Weight final : public LeafState {
 public:
@@ -56,7 +50,7 @@ public:
     // The wanted codes under this key, of earlier calls or of `make`, and perhaps others. steps > 0: the
     // weight's largest element goes into the history of this length, once for all calls under the key.
     QuantizedBoth codes(const Fp8WeightKey& key, Wanted wanted, int steps,
-                        const std::function<Fp8WeightCodes()>& make);
+                        const std::function<Fp8Codes()>& make);
 
     // The largest element for which an operand is scaled: that of the history, or `current` if the history is
     // empty. Of current's shape.
@@ -85,7 +79,7 @@ private:
 
     mutable std::recursive_mutex mutex_;
     Fp8WeightKey key_;
-    Fp8WeightCodes codes_;   // under key_; undefined: not made yet
+    Fp8Codes codes_;         // under key_; undefined: not made yet
     bool recorded_ = false;  // the history has codes_.largest
     Tensor history_;         // after a step a part of `all`
     // Histories of all parameters of the optimizer [parameters, fp8_operands, fp8_steps + n]. The window is 1

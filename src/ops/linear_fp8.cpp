@@ -22,7 +22,6 @@
 #include "ops/fp8_weight.h"
 #include "ops/linear.h"
 #include "ops/products.h"
-#include "ops/quantize.h"
 
 namespace mezzo {
 
@@ -161,16 +160,13 @@ private:
     // Codes of an operand with one scale for the tensor, or with current scaling. With one scale they may be
     // those of the transposed matrix, too. The scale is computed from the histories of the weights `of`, the
     // first of which has precedence. The result has the operand's largest element if there are any.
-    Fp8WeightCodes operands(const Tensor& x, const std::vector<const Weight*>& of, Fp8Operand which,
-                            Wanted wanted) const {
+    Fp8Codes operands(const Tensor& x, const std::vector<const Weight*>& of, Fp8Operand which,
+                      Wanted wanted) const {
         if (of.empty()) return {quantize_both(x, options_of(which), wanted)};
-        const Tensor wide = cast(x, float32);
-        const Tensor own = largest_magnitude(wide, fp8_.granularity);
-        Tensor largest = own;
+        Tensor history = zeros({1, 1}, {.device = x.device()});
         for (auto weight = of.rbegin(); weight != of.rend(); ++weight)
-            largest = (*weight)->state->largest(which, largest);
-        const Quantized q = quantized_for(wide, largest, options_of(which), fp8_.margin);
-        return {{q, transposed(q)}, own};
+            history = (*weight)->state->largest(which, history);
+        return quantize_delayed(x, history, options_of(which), fp8_.margin, wanted);
     }
     std::vector<const Weight*> delayed(std::size_t first, std::size_t end) const {
         std::vector<const Weight*> result;
@@ -182,7 +178,7 @@ private:
     QuantizedBoth recorded_operands(const Tensor& x, const std::vector<const Weight*>& of, Fp8Operand which,
                                     Wanted wanted) const {
         for (const Weight* const weight : of) weight->state->prepare(x.device(), fp8_.history);
-        const Fp8WeightCodes result = operands(x, of, which, wanted);
+        const Fp8Codes result = operands(x, of, which, wanted);
         for (const Weight* const weight : of) weight->state->record(which, result.largest, fp8_.history);
         return result.both;
     }
@@ -202,13 +198,13 @@ private:
     QuantizedBoth weight_codes(std::size_t i, const Tensor& low, Wanted wanted, bool recorded) const {
         const Weight& weight = weights_[i];
         const std::vector<const Weight*> of = delayed(i, i + 1);
-        const auto make = [&]() -> Fp8WeightCodes {
+        const auto make = [&]() -> Fp8Codes {
             if (by_tensor() || wanted == Wanted::matrix) return operands(low, of, Fp8Operand::weight, wanted);
             return {{{}, operand(low.t(), Fp8Operand::weight)}};
         };
         const int steps = recorded && weight.delayed ? fp8_.history : 0;
         if (!weight.state || !caches_) {
-            const Fp8WeightCodes made = make();
+            const Fp8Codes made = make();
             if (steps > 0) weight.state->record(Fp8Operand::weight, made.largest, steps);
             return made.both;
         }

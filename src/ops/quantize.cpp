@@ -1,4 +1,4 @@
-#include "ops/quantize.h"
+#include "mezzo/quantize.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +21,29 @@ Tensor power_below(const Tensor& x) {
     return where(power > x, power * 0.5, power);
 }
 
+// max |x| of each group that shares a scale, with size 1 in the dimensions that share it. NaN wins.
+Tensor largest_magnitude(const Tensor& x, Granularity granularity) {
+    if (granularity == Granularity::row) return max(abs(x), -1, keep_dims());
+    Axes all;
+    for (int d = 0; d < x.dim(); ++d) all.push_back(d);
+    return max(abs(x), all, keep_dims());
+}
+
+// quantize() of a float32 x with the scale of groups whose largest elements are `largest`, divided by
+// 2^margin. Larger elements saturate.
+Quantized quantized_for(const Tensor& x, const Tensor& largest, const QuantizeOptions& options,
+                        double margin = 0) {
+    const double largest_code = dtype_info(options.dtype).max;
+    // Without infinities on the way, which DetectAnomaly would report.
+    Tensor ratio = largest_code / clamp(largest, largest_code / largest_scale, 0x1.fffffep127);
+    if (margin != 0) ratio = ratio * std::exp2(-margin);
+    ratio = clamp(ratio, least_scale, largest_scale);
+    const Tensor scale =
+        where(isfinite(largest) & (largest > 0.0), options.exact_scale ? ratio : power_below(ratio), 1.0);
+    const Tensor scaled = x * where(isfinite(x), scale, 0.0);  // NaN of what is not finite
+    return {cast(clamp(scaled, -largest_code, largest_code), options.dtype), scale};
+}
+
 const KernelCache quantize_kernel(kernel_id<kernels::Quantize>);
 
 // The device's kernel, or null if there is none for x.
@@ -28,23 +51,45 @@ AnyKernel* kernel_of(const Tensor& x) {
     return x.dtype() == float64 || x.numel() == 0 ? nullptr : quantize_kernel.on(x.device().type());
 }
 
-// The codes of x in its shape, scales of the shape `groups`, their inverses, and the codes of the transposed
-// matrix. `has` says which codes are made.
+// The kernel's results for x: codes in its shape, scales of the shape `groups`, and the others that `has`
+// says. With `history`, of one element, the scale is for that, divided by 2^margin.
 struct Has {
     bool matrix = true, transposed = false;
+    Tensor history = {};
+    double margin = 0;
 };
 Tensors run(AnyKernel* kernel, const Tensor& x, const QuantizeOptions& options, const Shape& groups,
             const Has& has) {
     const std::int64_t cols = x.dim() > 0 ? x.size(-1) : 1, rows = x.numel() / cols;
     const TensorOptions codes{.dtype = options.dtype, .device = x.device()}, scales{.device = x.device()};
-    const Tensor matrix = x.contiguous().reshape({rows, cols});
+    Tensors in{x.contiguous().reshape({rows, cols})};
     Tensors out{has.matrix ? empty({rows, cols}, codes) : Tensor(), empty(groups, scales),
-                empty(groups, scales)};
-    if (has.transposed) out.push_back(empty({cols, rows}, codes));
-    const kernels::Quantize at{options.dtype, options.granularity == Granularity::row, options.exact_scale};
-    kernel({&matrix, 1}, &at, out);
+                empty(groups, scales), has.transposed ? empty({cols, rows}, codes) : Tensor()};
+    if (has.history.defined()) {
+        in.push_back(has.history);
+        out.push_back(empty(groups, scales));
+    }
+    const kernels::Quantize at{options.dtype, options.granularity == Granularity::row, options.exact_scale,
+                               float(std::exp2(-has.margin))};
+    kernel(in, &at, out);
     if (has.matrix) out[0] = out[0].reshape(x.shape());
     return out;
+}
+
+// Whether the device's kernel writes the codes of the transposed matrix. Elsewhere they are a view.
+bool writes_both(const Tensor& x) { return x.device().type() != DeviceType::cpu; }
+
+Has has_of(const Tensor& x, Wanted wanted) {
+    const bool both = writes_both(x);
+    return {.matrix = !both || wanted != Wanted::transposed, .transposed = both && wanted != Wanted::matrix};
+}
+
+// The results of run() for a matrix with one scale.
+QuantizedBoth as_wanted(const Tensors& made, Wanted wanted) {
+    const Quantized matrix{made[0], made[1], made[2]};
+    if (wanted == Wanted::matrix) return {matrix, {}};
+    if (made[3].defined()) return {matrix, {made[3], made[1], made[2]}};
+    return {matrix, transposed(matrix)};
 }
 
 // The shape of x with its last dimension in blocks.
@@ -90,26 +135,6 @@ void check_scale(const Quantized& q) {
 
 }  // namespace
 
-Tensor largest_magnitude(const Tensor& x, Granularity granularity) {
-    if (granularity == Granularity::row) return max(abs(x), -1, keep_dims());
-    Axes all;
-    for (int d = 0; d < x.dim(); ++d) all.push_back(d);
-    return max(abs(x), all, keep_dims());
-}
-
-Quantized quantized_for(const Tensor& x, const Tensor& largest, const QuantizeOptions& options,
-                        double margin) {
-    const double largest_code = dtype_info(options.dtype).max;
-    // Without infinities on the way, which DetectAnomaly would report.
-    Tensor ratio = largest_code / clamp(largest, largest_code / largest_scale, 0x1.fffffep127);
-    if (margin != 0) ratio = ratio * std::exp2(-margin);
-    ratio = clamp(ratio, least_scale, largest_scale);
-    const Tensor scale =
-        where(isfinite(largest) & (largest > 0.0), options.exact_scale ? ratio : power_below(ratio), 1.0);
-    const Tensor scaled = x * where(isfinite(x), scale, 0.0);  // NaN of what is not finite
-    return {cast(clamp(scaled, -largest_code, largest_code), options.dtype), scale};
-}
-
 Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
     check_floating("quantize", x);
     check_dtype("quantize", options.dtype);
@@ -144,9 +169,23 @@ QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wan
     }
     const NoGrad no_grad;
     const NoAutocast plain;
-    const Tensors made =
-        run(kernel, x, options, {1, 1}, {.matrix = wanted == Wanted::both, .transposed = true});
-    return {{made[0], made[1], made[2]}, {made[3], made[1], made[2]}};
+    return as_wanted(run(kernel, x, options, {1, 1}, has_of(x, wanted)), wanted);
+}
+
+Fp8Codes quantize_delayed(const Tensor& x, const Tensor& history, const QuantizeOptions& options,
+                          double margin, Wanted wanted) {
+    const NoGrad no_grad;
+    const NoAutocast plain;
+    if (AnyKernel* const kernel = kernel_of(x)) {
+        Has has = has_of(x, wanted);
+        has.history = history;
+        has.margin = margin;
+        const Tensors made = run(kernel, x, options, {1, 1}, has);
+        return {as_wanted(made, wanted), made[4]};
+    }
+    const Tensor wide = cast(x, float32), own = largest_magnitude(wide, options.granularity);
+    const Quantized q = quantized_for(wide, where(history > 0.0, history, own), options, margin);
+    return {{q, transposed(q)}, own};
 }
 
 Tensor dequantize(const Quantized& q, Dtype dtype) {

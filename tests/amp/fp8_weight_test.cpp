@@ -76,7 +76,7 @@ TEST_CASE("fp8: codes of a weight are made once for each of its changes", "[amp]
             ->codes({.version = version}, Wanted::matrix, 0,
                     [&] {
                         ++made;
-                        return Fp8WeightCodes{{quantize(made_of), {}}};
+                        return Fp8Codes{{quantize(made_of), {}}};
                     })
             .matrix;
     };

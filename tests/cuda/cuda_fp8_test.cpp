@@ -182,6 +182,34 @@ TEST_CASE("cuda: codes of a transposed matrix are those of the matrix", "[cuda]"
         }
 }
 
+TEST_CASE("cuda: codes with the scale of a history are the CPU's", "[cuda]") {
+    if (no_device()) return;
+    for (const Dtype dtype : {float8_e4m3fn, float8_e5m2})
+        for (const bool finite : {true, false})
+            for (const float last : {0.0f, 0.7f, 1e-30f}) {
+                Tensor x = tensor_of(random_values(70 * 200, 6, Domain::any), {70, 200}, bfloat16);
+                if (!finite) x[3].slice(0, 5, 6).fill_(-std::numeric_limits<float>::infinity());
+                const Tensor history = full({1, 1}, last);
+                const auto made = [&](Device device, Wanted wanted) {
+                    return quantize_delayed(x.to(device), history.to(device), {.dtype = dtype}, 1.5, wanted);
+                };
+                const auto codes = [](const Quantized& q) {
+                    return nan_to_num(q.codes.to(cpu_device).to(float32), {.nan = 1e9});
+                };
+                const Fp8Codes host = made(cpu_device, Wanted::both);
+                for (const Wanted wanted : {Wanted::matrix, Wanted::transposed, Wanted::both}) {
+                    CAPTURE(name(dtype), finite, last, int(wanted));
+                    const Fp8Codes device = made(cuda_device, wanted);
+                    CHECK(equal(device.largest.to(cpu_device), host.largest));
+                    CHECK(equal(device.both.matrix.scale.to(cpu_device), host.both.matrix.scale));
+                    if (wanted != Wanted::transposed)
+                        CHECK(equal(codes(device.both.matrix), codes(host.both.matrix)));
+                    if (wanted != Wanted::matrix)
+                        CHECK(equal(codes(device.both.transposed), codes(host.both.transposed)));
+                }
+            }
+}
+
 TEST_CASE("cuda: a float8 layer and its gradients are the CPU's", "[cuda]") {
     if (no_device()) return;
     for (const Granularity granularity : {Granularity::tensor, Granularity::row, Granularity::block32})
