@@ -1,5 +1,6 @@
 // Regular expressions that are not known by their text, matched by PCRE2. Only in builds with PCRE2.
 #include "text/tokenizer/pattern.h"
+#include "text/tokenizer/pcre2_syntax.h"
 
 #ifdef MEZZO_HAVE_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -18,16 +19,28 @@ std::string message(int error) {
     return reinterpret_cast<const char*>(text);
 }
 
+pcre2_code* compile(const std::string& expression, int& error) {
+    PCRE2_SIZE position = 0;
+    // UCP: classes use Unicode properties. MULTILINE: ^ and $ match at lines. Both as in the reference.
+    return pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &position,
+                         nullptr);
+}
+
+bool is_script(const std::string& property) {
+    int error = 0;
+    pcre2_code* const code = compile("\\p{" + property + "}", error);
+    pcre2_code_free(code);
+    return code != nullptr;
+}
+
 class Expression : public Pattern {
 public:
     Expression(const std::string& expression, const std::string& where) : where_(where) {
         int error = 0;
-        PCRE2_SIZE position = 0;
-        // UCP: \s, \d, \w and classes use Unicode properties, as in the reference.
-        code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &position, nullptr);
+        code_ = compile("(*LF)" + to_pcre2_syntax(expression, is_script, where), error);
         check(code_ != nullptr, ErrorKind::value, where, ": the regular expression ", io::shown(expression),
-              " is not valid at byte ", position, ": ", message(error));
+              " is not valid: ", message(error));
         std::uint32_t empty = 0;
         pcre2_pattern_info(code_, PCRE2_INFO_MATCHEMPTY, &empty);
         if (empty != 0) {

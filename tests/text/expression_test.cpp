@@ -1,0 +1,83 @@
+// Regular expressions of tokenizer.json: they match what they match in the reference, whose engine is
+// Oniguruma.
+#include <catch2/catch.hpp>
+
+#include "mezzo/error.h"
+#include "mezzo/text/pretrained_tokenizer.h"
+
+using namespace mezzo;
+using Catch::Matchers::Contains;
+
+namespace {
+
+data::Tokenizer splitting(std::string_view expression) {
+    std::string escaped;
+    for (const char c : expression) escaped += c == '\\' ? "\\\\" : std::string(1, c);
+    return data::Tokenizer::from_json(
+        R"({"version": "1.0", "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}},
+            "pre_tokenizer": {"type": "Split", "behavior": "Isolated", "pattern": {"Regex": ")" +
+        escaped + R"("}}})");
+}
+
+bool lacks_pcre2() {
+    try {
+        (void)splitting("[a-z]");
+    } catch (const Error& error) {
+        CHECK_THAT(error.what(), Contains("needs PCRE2"));
+        return true;
+    }
+    return false;
+}
+
+// Ends of the pieces of a text.
+std::string ends(const data::Tokenizer& tokenizer, std::string_view text) {
+    std::string result;
+    for (const data::Span& span : tokenizer.encode(text).offsets)
+        result += (result.empty() ? "" : " ") + std::to_string(span.end);
+    return result;
+}
+
+}  // namespace
+
+TEST_CASE("expressions: pieces are those of the reference", "[tokenizer]") {
+    if (lacks_pcre2()) return;
+    // The ends are those of Python's tokenizers 0.23.3.
+    constexpr std::string_view text = "ab\u180ec d\u0301\u3001\u65e5f1_2345\n[x]\x0b$z";
+    constexpr std::pair<const char*, const char*> cases[] = {
+        {R"(\s+)", "6 7 23 24 27 28 30"},
+        {R"(\S+)", "6 7 23 24 27 28 30"},
+        {R"(\w+)", "2 5 6 7 10 13 23 25 26 29 30"},
+        {R"(\W)", "2 5 6 7 10 13 23 24 25 26 27 28 29 30"},
+        {R"([^\W_]+)", "2 5 6 7 10 13 18 19 23 25 26 29 30"},
+        {R"(\b\w)", "1 5 6 7 8 13 16 25 26 29 30"},
+        {R"(\h+)", "2 5 6 7 8 16 18 19 23 30"},
+        {R"(\v)", "27 28 30"},
+        {R"(\p{Han}+)", "13 16 30"},
+        {R"(\P{Han}+)", "13 16 30"},
+        {R"([[:punct:]]+)", "10 13 18 19 24 25 26 27 28 29 30"},
+        {R"([^[:^space:]])", "6 7 23 24 27 28 30"},
+        {R"([^(\s|[a-d\d])]+)", "2 5 8 17 18 19 24 27 28 30"},
+        {R"(\p{N}{1,3}+)", "17 18 19 23 30"},
+        {R"(^.)", "1 24 25 30"},
+        {R"(.$)", "22 23 29 30"},
+        {R"((?m)5.)", "22 24 30"},
+        {R"((?m:5.))", "22 24 30"},
+        {R"([]x])", "25 26 27 30"},
+        {R"(\B\d)", "17 18 19 20 21 22 23 30"},
+    };
+    for (const auto& [expression, expected] : cases) {
+        INFO(expression);
+        CHECK(ends(splitting(expression), text) == expected);
+    }
+}
+
+TEST_CASE("expressions: what PCRE2 cannot express is refused", "[tokenizer]") {
+    if (lacks_pcre2()) return;
+    CHECK_THROWS_WITH(splitting("[a-z&&[^b]]"), Contains("intersection of classes"));
+    CHECK_THROWS_WITH(splitting("[a[^b]]"), Contains("negated class in a class"));
+    CHECK_THROWS_WITH(splitting("a{2,3}+"), Contains("repeated interval"));
+    CHECK_THROWS_WITH(splitting("[a"), Contains("class without an end"));
+    CHECK_THROWS_WITH(splitting("(a"), Contains("is not valid: missing closing parenthesis"));
+    for (const char* cut : {"\\", "\\p", "\\p{", "\\p{L", "[\\", "[[:", "[^", "(?", "(?m", "["})
+        CHECK_THROWS_AS(splitting(cut), Error);
+}
