@@ -15,15 +15,21 @@ namespace {
 TensorOptions integers_on(const Tensor& x) { return {.dtype = int64, .device = x.device()}; }
 
 // Indices for triangles of matrices like x: the columns, and for each row the column that is on the diagonal.
+// All diagonals beyond a corner give the same triangles as the first one there.
 struct Places {
     Tensor column, on_diagonal;
 };
 Places places(const Tensor& x, std::int64_t diagonal) {
     const std::int64_t rows = x.size(-2), cols = x.size(-1);
+<<<<<<< HEAD
     TensorOptions options = integers_on(x);
     if (rows <= 1 << 30 && cols <= 1 << 30) options.dtype = int32;  // half as many bytes to compare
     const Tensor row = arange(rows, options).unsqueeze(1);
     return {arange(cols, options), row + double(std::clamp(diagonal, -rows, cols))};
+=======
+    const Tensor row = arange(rows, integers_on(x)).unsqueeze(1);
+    return {arange(cols, integers_on(x)), row + std::clamp(diagonal, -rows, cols)};
+>>>>>>> 32e4841e (tril() and triu() take any diagonal, and diag() refuses -2^63)
 }
 
 void check_matrices(const char* op, const Tensor& x) {
@@ -93,7 +99,8 @@ Tensor diag(const Tensor& x, std::int64_t diagonal) {
     check_defined("diag", x);
     check(x.dim() == 1 || x.dim() == 2, ErrorKind::shape, "diag: ", x.shape(),
           " is neither a vector nor a matrix");
-    check(std::abs(diagonal) < std::int64_t(1) << 31, ErrorKind::value, "diag: diagonal ", diagonal,
+    constexpr std::int64_t end = std::int64_t(1) << 31;
+    check(diagonal > -end && diagonal < end, ErrorKind::value, "diag: diagonal ", diagonal,
           " is out of range");
     return x.dim() == 1 ? diagonal_matrix(x, diagonal) : in_own_memory(diagonal_of(x, diagonal), x);
 }

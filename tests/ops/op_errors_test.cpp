@@ -3,12 +3,15 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/reduce_ops.h"
+#include "mezzo/shape_ops.h"
 #include "tests/support/support.h"
 
 using namespace mezzo;
@@ -388,4 +391,16 @@ TEST_CASE("errors: numbers that are no enumerators") {
                       Catch::Contains("quantile: interpolation is 9"));
     CHECK_THROWS_WITH(set_float32_matmul_precision(Float32MatmulPrecision(9)),
                       Catch::Contains("precision is 9"));
+}
+
+TEST_CASE("op errors: diagonals far outside of a matrix") {
+    for (const std::int64_t far : {std::numeric_limits<std::int64_t>::max(), std::int64_t(1) << 40,
+                                   std::numeric_limits<std::int64_t>::min()}) {
+        INFO("diagonal " << far);
+        const double below = far > 0 ? 6 : 0;  // of six elements, those below that diagonal
+        CHECK(tril(ones({3, 2}), far).sum().item<double>() == below);
+        CHECK(triu(ones({3, 2}), far).sum().item<double>() == 6 - below);
+        CHECK_THROWS_WITH(diag(ones({3}), far), Catch::Contains("diag: diagonal"));
+        CHECK_THROWS_WITH(diag(ones({3, 3}), far), Catch::Contains("diag: diagonal"));
+    }
 }
