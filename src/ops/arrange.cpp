@@ -21,15 +21,10 @@ struct Places {
 };
 Places places(const Tensor& x, std::int64_t diagonal) {
     const std::int64_t rows = x.size(-2), cols = x.size(-1);
-<<<<<<< HEAD
     TensorOptions options = integers_on(x);
     if (rows <= 1 << 30 && cols <= 1 << 30) options.dtype = int32;  // half as many bytes to compare
     const Tensor row = arange(rows, options).unsqueeze(1);
-    return {arange(cols, options), row + double(std::clamp(diagonal, -rows, cols))};
-=======
-    const Tensor row = arange(rows, integers_on(x)).unsqueeze(1);
-    return {arange(cols, integers_on(x)), row + std::clamp(diagonal, -rows, cols)};
->>>>>>> 32e4841e (tril() and triu() take any diagonal, and diag() refuses -2^63)
+    return {arange(cols, options), row + std::clamp(diagonal, -rows, cols)};
 }
 
 void check_matrices(const char* op, const Tensor& x) {
