@@ -218,8 +218,8 @@ public:
     const Tensor& mul_(const Tensor& other) const;
     const Tensor& mul_(Scalar value) const;
     // Fill with random numbers from the stream of manual_seed(). Throw Error(dtype) unless the tensor is
-    // floating. Uniform from low to high; high itself occurs only by rounding, in 16-bit dtypes about once in
-    // some thousand numbers. Error(value) if low > high.
+    // floating. Uniform in [low, high), and low if they are equal. Error(value) if low > high, and if a bound
+    // or their difference is beyond the dtype (of a 16-bit dtype the difference: beyond float32).
     const Tensor& uniform_(double low, double high) const;
     const Tensor& normal_(double mean, double stddev) const;  // Error(value) for a negative stddev
     // Version of the storage: grows with every in-place write.
@@ -345,7 +345,7 @@ requires detail::NotAllIntegers<A, B>
 [[nodiscard]] Tensor eye(std::int64_t n, TensorOptions options = {});
 [[nodiscard]] Tensor eye(std::int64_t n, std::int64_t m, TensorOptions options = {});
 // Random numbers from the stream that manual_seed() begins; docs/guide/numerics.md says what is equal on all
-// devices. Standard normal, and uniform in [0, 1); in 16 bit the largest numbers are rounded to 1.
+// devices. Standard normal, and uniform in [0, 1), also in 16 bit.
 // Error(dtype) unless the dtype is floating.
 [[nodiscard]] Tensor randn(const Shape& shape, TensorOptions options = {});
 [[nodiscard]] Tensor rand(const Shape& shape, TensorOptions options = {});

@@ -186,6 +186,10 @@ const Tensor& Tensor::mul_(Scalar value) const {
 const Tensor& Tensor::uniform_(double low, double high) const {
     check_random("uniform_", *this);
     check(low <= high, ErrorKind::value, "uniform_: low ", low, " is not <= high ", high);
+    const double most = dtype_info(dtype()).max;
+    check(low >= -most && high <= most && high - low <= dtype_info(promote(dtype(), float32)).max,
+          ErrorKind::value, "uniform_: low ", low, " and high ", high,
+          ", or their difference, leave the range of ", dtype());
     random_write(uniform_kernel, *this, {.low = low, .high = high});
     return *this;
 }

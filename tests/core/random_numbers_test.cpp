@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "cpu/isa/isa.h"
 #include "mezzo/device.h"
@@ -118,4 +119,35 @@ TEST_CASE("random numbers: rounding to the dtype never gives the upper bound") {
         CHECK(largest(empty(many, {.dtype = bfloat16, .device = device}).uniform_(-2, -1)) == -1 - 0x1p-7);
         CHECK(largest(empty(many, {.device = device}).uniform_(2, 2)) == 2);
     }
+}
+
+TEST_CASE("random numbers: uniform_ refuses bounds, and distances of them, beyond the dtype") {
+    const double inf = std::numeric_limits<double>::infinity();
+    struct {
+        Dtype dtype;
+        double low, high;
+        bool fits;
+    } const cases[] = {
+        {float32, -3e38, 3e38, false},  {float32, -1e38, 1e38, true},
+        {float32, 0, inf, false},       {float64, -1.7e308, 1.7e308, false},
+        {float64, -3e38, 3e38, true},   {float64, -inf, 0, false},
+        {float16, 0, 1e5, false},       {float16, -65504, 65504, true},
+        {bfloat16, -3e38, 3e38, false},
+    };
+    for (const auto& [dtype, low, high, fits] : cases) {
+        INFO(dtype << " from " << low << " to " << high);
+        manual_seed(1);
+        const Tensor x = zeros({64}, {.dtype = dtype});
+        if (fits) {
+            x.uniform_(low, high);
+            CHECK(min(x).item<double>() < low / 2);
+            CHECK(max(x).item<double>() > high / 2);
+            CHECK(max(x).item<double>() <= high);
+        } else {
+            CHECK_THROWS_WITH(x.uniform_(low, high),
+                              Catch::Contains("uniform_: low ") && Catch::Contains("range of"));
+            CHECK(max(abs(x)).item<double>() == 0);
+        }
+    }
+    CHECK_THROWS_WITH(zeros({2}).uniform_(1, 0), Catch::Contains("uniform_: low 1 is not <= high 0"));
 }
