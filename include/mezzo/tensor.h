@@ -194,7 +194,7 @@ public:
     [[nodiscard]] bool is_leaf() const;
     // Gradient of a leaf; undefined before the first backward.
     [[nodiscard]] Tensor grad() const;
-    // An undefined gradient clears it. Throws Error(shape) or Error(device) if it differs from the tensor's.
+    // Clears it with {}. Error(shape) or Error(device) unlike the tensor's, Error(dtype) unless floating.
     void set_grad(const Tensor& gradient) const;
     // Adds d(self)/d(leaf) to grad() of every leaf that requires grad. Throws Error(shape) where the tensor
     // has more than one element and no gradient is given, and Error(state) where it has no history, where a

@@ -177,6 +177,8 @@ void Tensor::set_grad(const Tensor& gradient) const {
           "set_grad: an 8-bit weight of quantize_weights() is for inference and has no gradient");
     check(gradient.shape() == shape(), ErrorKind::shape, "set_grad: gradient of shape ", gradient.shape(),
           " for a tensor of shape ", shape());
+    check(is_floating(gradient.dtype()), ErrorKind::dtype, "set_grad: a gradient of ", gradient.dtype(),
+          "; only floating dtypes have gradients");
     check(gradient.device() == device(), ErrorKind::device, "set_grad: gradient on ", gradient.device(),
           " for a tensor on ", device());
     impl.grads().gradient.put({gradient});

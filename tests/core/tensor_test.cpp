@@ -275,6 +275,8 @@ TEST_CASE("tensor: requires_grad, leaves and gradients") {
     CHECK(w.grad().impl() == g.impl());
     CHECK_THROWS_WITH(w.set_grad(empty({3, 2})),
                       Contains("set_grad: gradient of shape [3, 2] for a tensor of shape [2, 3]"));
+    CHECK_THROWS_WITH(w.set_grad(empty({2, 3}, {.dtype = int64})),
+                      Contains("set_grad: a gradient of int64; only floating dtypes have gradients"));
     CHECK(w.grad().impl() == g.impl());
     w.set_grad({});
     CHECK_FALSE(w.grad().defined());
