@@ -84,8 +84,11 @@ Tensor fmod(const Tensor& a, const Tensor& b) {
     const CompositeOp here("fmod");
     check_defined("fmod", a);
     check_defined("fmod", b);
-    if (is_floating(a.dtype()) || is_floating(b.dtype()))
+    if (is_floating(a.dtype()) || is_floating(b.dtype())) {
+        check(a.dtype() != boolean && b.dtype() != boolean, ErrorKind::dtype,
+              "fmod: no arithmetic on boolean; convert it with to()");
         return odd(a, [&](const Tensor& x) { return remainder(x, abs(b)); });
+    }
     const Dtype dtype = promote_operands(a.dtype(), a.dim(), b.dtype(), b.dim());
     const Tensor x = cast(a, dtype), y = cast(b, dtype), r = remainder(x, y);
     return where(logical_and(ne(r, 0), ne(lt(x, 0), lt(y, 0))), r - y, r);

@@ -10,6 +10,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/image_ops.h"
 #include "mezzo/matmul_precision.h"
+#include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
 #include "tests/support/support.h"
@@ -391,6 +392,12 @@ TEST_CASE("errors: numbers that are no enumerators") {
                       Catch::Contains("quantile: interpolation is 9"));
     CHECK_THROWS_WITH(set_float32_matmul_precision(Float32MatmulPrecision(9)),
                       Catch::Contains("precision is 9"));
+}
+
+TEST_CASE("op errors: fmod of a boolean and a floating tensor names itself") {
+    const Tensor number = ones({2}), truth = gt(number, 0.0);
+    CHECK_THROWS_WITH(fmod(number, truth), Catch::StartsWith("fmod: no arithmetic on boolean"));
+    CHECK_THROWS_WITH(fmod(truth, number), Catch::StartsWith("fmod: no arithmetic on boolean"));
 }
 
 TEST_CASE("op errors: diagonals far outside of a matrix") {
