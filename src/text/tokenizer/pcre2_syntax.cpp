@@ -17,8 +17,10 @@ using namespace std::string_view_literals;
 
 // Sets of characters, as they are written in a class.
 constexpr auto space = R"(\t-\r\x{85}\p{Z})"sv, hex_digit = "0-9A-Fa-f"sv,
-               word = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9})"
+               word = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9})"
                       R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})"sv;
+// Characters that \w and \b have besides, but not \w in a class.
+constexpr auto numbers_of_words = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})"sv;
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> posix_sets{{
     {"space", space},
     {"punct", R"(\p{P}\p{S})"},
@@ -42,9 +44,11 @@ std::string_view set_of(char letter) {
     }
 }
 bool is_upper(char letter) { return letter >= 'A' && letter <= 'Z'; }
-std::string class_of(std::string_view contents, bool negated = false) {
-    return (negated ? "[^" : "[") + std::string(contents) + "]";
+std::string class_of(const std::string& contents, bool negated = false) {
+    return (negated ? "[^" : "[") + contents + "]";
 }
+
+std::string all_of_words() { return std::string(word).append(numbers_of_words); }
 
 class Translator {
 public:
@@ -84,11 +88,12 @@ private:
         const char letter = second();
         if (const std::string_view set = set_of(letter); !set.empty()) {
             take(2);
-            return class_of(set, is_upper(letter));
+            const bool of_words = set.data() == word.data();
+            return class_of(of_words ? all_of_words() : std::string(set), is_upper(letter));
         }
         if (letter != 'b' && letter != 'B') return shared_escape();
         take(2);
-        const std::string in = class_of(word),
+        const std::string in = class_of(all_of_words()),
                           other = letter == 'b' ? "(?!" : "(?=", same = letter == 'b' ? "(?=" : "(?!";
         return "(?:(?<=" + in + ")" + other + in + ")|(?<!" + in + ")" + same + in + "))";
     }
@@ -150,7 +155,7 @@ private:
         items += whole;
     }
     static void add_complement(std::string& complements, std::string_view set) {
-        complements += (complements.empty() ? "" : "|") + class_of(set, true);
+        complements += (complements.empty() ? "" : "|") + class_of(std::string(set), true);
     }
 
     // The letter m of (?m) and (?m:…) means what s means to PCRE2.
