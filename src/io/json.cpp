@@ -168,7 +168,7 @@ void append_escaped(std::string& out, char c) {
 // Returns "; it is a Python pickle …" for a file that is not text.
 static std::string kind_of(std::string_view text) {
     const std::string kind = file_kind(text);
-    return kind.empty() ? kind : "; it is " + kind;
+    return kind.empty() || kind.starts_with("a JSON text") ? "" : "; it is " + kind;
 }
 
 void parse_json(std::string_view text, const std::string& where, JsonHandler& handler) {

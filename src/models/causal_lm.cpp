@@ -69,8 +69,9 @@ CausalPlaces places_of(const char* model, const Tensor& ids, const CausalInputs&
           ", but must be int64; convert them with to(int64)");
     const std::int64_t batch = ids.size(0), length = ids.size(1);
     const std::int64_t before = inputs.cache ? inputs.cache->length() : 0;
-    check(length > 0 && length <= max_length - before, ErrorKind::value, model, ": ", length, " ids after ",
-          before, " in the cache; 1 to ", max_length - before, " are possible, of ", max_length, " in all");
+    check(length > 0, ErrorKind::value, model, ": there are no ids; each text needs at least one");
+    check(length <= max_length - before, ErrorKind::value, model, ": ", length, " ids after ", before,
+          " in the cache are more than the ", max_length, " of a text; cut the text");
     Tensor padding = inputs.padding;
     if (padding.defined()) {
         check(padding.dtype() == int64, ErrorKind::dtype, model, ": padding is ", padding.dtype(),

@@ -104,9 +104,10 @@ void keep_top_p(std::vector<Candidate>& candidates, double p) {
 
 void check_sampling(const char* op, const SamplingOptions& o) {
     check(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty), ErrorKind::value, op,
-          ": repetition_penalty is ", o.repetition_penalty, "; it must be positive, 1 changes nothing");
+          ": repetition_penalty is ", o.repetition_penalty,
+          "; it must be positive and finite, 1 changes nothing");
     check(o.temperature >= 0 && std::isfinite(o.temperature), ErrorKind::value, op, ": temperature is ",
-          o.temperature, "; it must not be negative, 0 always takes the likeliest token");
+          o.temperature, "; it must be finite and not negative, 0 always takes the likeliest token");
     check(o.top_k >= 0, ErrorKind::value, op, ": top_k is ", o.top_k,
           "; it must not be negative, 0 keeps all tokens");
     check(o.top_p > 0 && o.top_p <= 1, ErrorKind::value, op, ": top_p is ", o.top_p,

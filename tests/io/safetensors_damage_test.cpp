@@ -9,6 +9,7 @@
 
 using namespace mezzo;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::Equals;
 using test::Folder;
 
@@ -65,11 +66,11 @@ TEST_CASE("safetensors damage: lengths", "[io]") {
 TEST_CASE("safetensors damage: the header is no JSON object", "[io]") {
     const Opener open;
     CHECK_THAT(open(file_of("\xff", 0)), Contains("no valid UTF-8: byte 255 at 0"));
-    CHECK_THAT(open(file_of("{\"\xed\xa0\x80\":1}", 0)), Contains("no valid UTF-8: byte 237 at 2"));
+    CHECK_THAT(open(file_of("{\"\xed\xa0\x80\":1}", 0)), EndsWith("no valid UTF-8: byte 237 at 2"));
     CHECK_THAT(open(file_of("{", 0)), Contains("no valid JSON at byte 2: syntax error"));
     CHECK_THAT(open(file_of("{}x", 0)), Contains("no valid JSON at byte 3"));
     CHECK_THAT(open(file_of("{}{}", 0)), Contains("no valid JSON"));
-    CHECK_THAT(open(file_of(std::string("{}\0{}", 5), 0)), Contains("no valid JSON: a null byte at 2"));
+    CHECK_THAT(open(file_of(std::string("{}\0{}", 5), 0)), EndsWith("no valid JSON: a null byte at 2"));
     CHECK_THAT(open(file_of("\xef\xbb\xbf{}", 0)), Contains("byte order mark"));
     CHECK_THAT(open(file_of("[]", 0)), Contains("the header is an array, not an object"));
     CHECK_THAT(open(file_of("1", 0)), Contains("the header is a whole number, not an object"));

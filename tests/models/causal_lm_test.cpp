@@ -291,7 +291,7 @@ TEST_CASE("language models refuse what does not fit", "[causal]") {
                    (void)gpt(zeros({1, 17}, {.dtype = int64}));
                }),
                Contains("17") && Contains("16"));
-    CHECK_THAT(message([&] { (void)gpt(zeros({1, 0}, {.dtype = int64})); }), Contains("0 ids"));
+    CHECK_THAT(message([&] { (void)gpt(zeros({1, 0}, {.dtype = int64})); }), Contains("there are no ids"));
     CHECK_THAT(message([&] { (void)gpt(input(), {.padding = zeros({3}, {.dtype = int64})}); }),
                StartsWith("Gpt: padding [3]"));
     CHECK_THAT(message([&] { (void)gpt(input(), {.padding = zeros({2})}); }),
@@ -332,4 +332,13 @@ TEST_CASE("language models refuse a cache that has no keys of their layers", "[c
     nn::KeyValueCache moved(std::move(cache));
     CHECK_THROWS_WITH(gpt(input(), {.cache = &cache}), StartsWith("KeyValueCache: it holds 6 tokens"));
     CHECK(gpt(input(), {.cache = &moved}).shape() == Shape{2, 6, vocabulary});
+}
+
+TEST_CASE("language models refuse more ids than a text has", "[causal]") {
+    const nn::Gpt gpt = filled_gpt(float32);
+    const NoGrad plain;
+    nn::KeyValueCache cache(2 * gpt.max_length());
+    (void)gpt(zeros({1, gpt.max_length()}, {.dtype = int64}), {.cache = &cache});
+    CHECK_THROWS_WITH(gpt(zeros({1, 1}, {.dtype = int64}), {.cache = &cache}), Contains("are more than the"));
+    CHECK(cache.length() == gpt.max_length());
 }

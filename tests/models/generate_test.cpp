@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <functional>
+#include <limits>
 
 #include "autograd/autocast_state.h"
 #include "mezzo/amp.h"
@@ -228,6 +229,10 @@ TEST_CASE("sample_token refuses numbers that mean nothing", "[generate]") {
     CHECK_THAT(refused({1}, {.top_k = -1}), Contains("top_k is -1"));
     CHECK_THAT(refused({1}, {.top_p = 0}), Contains("top_p is 0"));
     CHECK_THAT(refused({1}, {.repetition_penalty = 0}), Contains("repetition_penalty is 0"));
+    const double infinity = std::numeric_limits<double>::infinity();
+    CHECK_THAT(refused({1}, {.repetition_penalty = infinity}),
+               Contains("is inf; it must be positive and finite"));
+    CHECK_THAT(refused({1}, {.temperature = infinity}), Contains("is inf; it must be finite"));
     CHECK(sample_token({-INFINITY, 0}, {}, {}) == 1);
 }
 
