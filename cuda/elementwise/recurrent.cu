@@ -162,6 +162,11 @@ void grad_pass(const RecurrentGradStep& s) {
     });
 }
 
+void multiply(const Tensor& a, const Tensor& b, double beta, const Tensor& y) {
+    const Tensor factors[] = {a, b};
+    cuda_kernels::matmul(In(factors), {.beta = beta}, Out(&y, 1));
+}
+
 }  // namespace
 }  // namespace mezzo::cuda
 
@@ -169,11 +174,11 @@ namespace mezzo::cuda_kernels {
 
 void recurrent(In in, const kernels::Recurrent& at, Out out) {
     cuda::use_device_of(out[0]);
-    kernels::run_recurrent(in, at, out, matmul, cuda::pass);
+    kernels::run_recurrent(in, at, out, cuda::multiply, cuda::pass);
 }
 void recurrent_grad(In in, const kernels::RecurrentGrad& at, Out out) {
     cuda::use_device_of(out[0]);
-    kernels::run_recurrent_grad(in, at, out, matmul, cuda::grad_pass);
+    kernels::run_recurrent_grad(in, at, out, cuda::multiply, cuda::grad_pass);
 }
 
 constexpr KernelEntry entries[] = {kernel_entry<recurrent>(), kernel_entry<recurrent_grad>()};
