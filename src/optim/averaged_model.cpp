@@ -12,13 +12,19 @@ namespace mezzo::optim {
 
 namespace {
 
-// The content of state_dict(): parameters, then buffers.
+// The content of state_dict(): parameters, then buffers, then the scales of 8-bit weights.
 StateDict values_of(const nn::Module& module) {
-    std::unordered_set<std::string> buffers;
-    for (const auto& [name, buffer] : module.named_buffers()) buffers.insert(name);
+    std::unordered_set<std::string> names;
+    const auto move_to_front = [&](StateDict& values) {
+        std::stable_partition(values.begin(), values.end(),
+                              [&](const auto& value) { return names.contains(value.first); });
+    };
     StateDict values = module.state_dict();
-    std::stable_partition(values.begin(), values.end(),
-                          [&](const auto& value) { return !buffers.contains(value.first); });
+    for (const auto& [name, buffer] : module.named_buffers()) names.insert(name);
+    move_to_front(values);
+    names.clear();
+    for (const auto& [name, parameter] : module.named_parameters()) names.insert(name);
+    move_to_front(values);
     return values;
 }
 
@@ -65,11 +71,11 @@ void AveragedModel::update_parameters(const nn::Module& module) {
     const StateDict given = values_of(module);
     check_same("AveragedModel.update_parameters", values_, given);
     StateDict fresh = values_;
+    const std::size_t end = parameters_ + (options_.use_buffers ? module.named_buffers().size() : 0);
     for (std::size_t i = 0; i < fresh.size(); ++i) {
         Tensor& average = fresh[i].second;
         const Tensor value = wide(given[i].second, average.device());
-        const bool averages =
-            averaged_ > 0 && is_floating(average.dtype()) && (i < parameters_ || options_.use_buffers);
+        const bool averages = averaged_ > 0 && is_floating(average.dtype()) && i < end;
         average = averages ? options_.average(average, value, averaged_).to(average.dtype()) : value.clone();
         check(average.shape() == value.shape(), ErrorKind::shape, "AveragedModel: the average of ",
               fresh[i].first, " has shape ", average.shape(), ", not ", value.shape());

@@ -157,3 +157,27 @@ TEST_CASE("load_weights: published float8 weights with their scales", "[quantize
     const Tensor x = ones({1, 6});
     CHECK(difference(doubles(layer(x)), doubles(matmul(x, numbers.t()) * 2.0), tolerance(float32)).empty());
 }
+
+TEST_CASE("averages of a module with 8-bit weights", "[quantize][optim]") {
+    for (const bool use_buffers : {false, true}) {
+        CAPTURE(use_buffers);
+        nn::Sequential net(nn::Linear(32, 2), nn::Linear(2, 2), nn::BatchNorm1d(2));
+        nn::quantize_weights(net[0]);
+        const auto& norm = net.at<nn::BatchNorm1d>(2);
+        optim::AveragedModel average(net, {.use_buffers = use_buffers});
+        for (const double value : {1., 2.}) {
+            const NoGrad plain;
+            norm.weight.fill_(value);
+            norm.bias.fill_(value);
+            norm.running_var.fill_(value);
+            if (value == 2) net[0].load_state_dict(nn::Linear(32, 2).state_dict());
+            average.update_parameters(net);
+        }
+        CHECK(doubles(average.averages()["2.weight"]) == std::vector<double>{1.5, 1.5});
+        CHECK(doubles(average.averages()["2.bias"]) == std::vector<double>{1.5, 1.5});
+        CHECK(doubles(average.averages()["2.running_var"])[0] == (use_buffers ? 1.5 : 2));
+        // Codes and scales are those of the last update.
+        CHECK(same(average.averages()["0.weight"], net.state_dict()["0.weight"]));
+        CHECK(same(average.averages()["0.weight_scale"], net.state_dict()["0.weight_scale"]));
+    }
+}
