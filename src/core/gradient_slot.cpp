@@ -146,6 +146,7 @@ ScaleState GradientSlot::scale_state() const {
 }
 
 bool GradientSlot::has_scale_state(ScaleState parts) {
+    if (leaf_.numel == 0) return false;  // a scaler passes over empty gradients
     if (StepRecorder* const graph = thread_state.recorder) graph->require_not_scale_state(leaf_, parts);
     return has_parts(scale_state(), parts);
 }

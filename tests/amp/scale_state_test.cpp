@@ -219,6 +219,23 @@ TEST_CASE("scaler: what is no mixture", "[scaler]") {
     }
 }
 
+TEST_CASE("scaler: an empty parameter is no mixture", "[scaler]") {
+    for (const Device device : test::devices()) {
+        const Tensor a = leaf({1}).to(device).detach().set_requires_grad();
+        const Tensor none = empty({0, 3}, {.device = device}).set_requires_grad();
+        SGD optimizer({a, none}, {.lr = 1});
+        GradScaler scaler({.init_scale = 4});
+        for (int step = 0; step < 2; ++step) {  // the second one adds to gradients of the first
+            scaler.scale(sum(a) + sum(none)).backward();
+            scaler.unscale_(optimizer);
+            CHECK(scaler.step(optimizer).stepped());
+            scaler.update();
+            a.set_grad({});
+        }
+        CHECK(a.item<float>() == -1);
+    }
+}
+
 TEST_CASE("scaler: gradients with a history are divided once", "[scaler]") {
     for (const Device device : test::devices()) {
         Pair p(device);
