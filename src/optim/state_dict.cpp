@@ -41,6 +41,16 @@ Tensor copy_of(const OptimizerImpl& optimizer, std::size_t index, const Tensor& 
     return whole;
 }
 
+// A slot's state k. If an option that needs it was set after the last update, it is what the next update
+// begins with.
+Tensor state_of(const OptimizerImpl& optimizer, const Slot& slot, std::size_t k, bool updated) {
+    const Group& group = optimizer.groups[slot.group];
+    if (slot.state[k].defined() || !updated || (used_state(optimizer, group) >> k & 1) == 0)
+        return slot.state[k];
+    const StateLayout layout = state_layout(optimizer, state_storage(optimizer, group), slot, k);
+    return zeros(layout.shape, {.dtype = layout.dtype, .device = slot.param.device()});
+}
+
 }  // namespace
 
 StateDict Optimizer::saved_state() const {
@@ -59,16 +69,19 @@ StateDict Optimizer::saved_state() const {
                 state.emplace_back(group_key(g, impl_->kind->options[i].name), number(group.options[i]));
         state.emplace_back(group_key(g, "initial_lr"), number(group.initial_lr));
     }
-    if (impl_->steps.defined())
+    std::vector<float> steps;
+    if (impl_->steps.defined()) {
         for (std::size_t k = 0; k < impl_->kind->numbers.size(); ++k)
             state.emplace_back(impl_->kind->numbers[k], impl_->steps.select(1, std::int64_t(k)).clone());
+        steps = impl_->steps.select(1, 0).to_vector<float>();
+    }
     std::vector<PartialTensor> incomplete;
     for (std::size_t i = 0; i < impl_->slots.size(); ++i) {
         const Slot& slot = impl_->slots[i];
         for (std::size_t k = 0; k < slot.state.size(); ++k)
-            if (slot.state[k].defined())
-                state.emplace_back(slot_key(i, impl_->kind->state[k]),
-                                   copy_of(*impl_, i, slot.state[k], incomplete));
+            if (const Tensor kept = state_of(*impl_, slot, k, i < steps.size() && steps[i] > 0);
+                kept.defined())
+                state.emplace_back(slot_key(i, impl_->kind->state[k]), copy_of(*impl_, i, kept, incomplete));
         if (has_master(*impl_, slot))
             state.emplace_back(slot_key(i, "master"), copy_of(*impl_, i, master_of(slot), incomplete));
     }

@@ -133,6 +133,31 @@ TEST_CASE("load: what an update has written may not be missing, and nothing may 
     refuses(adam, twice, "is there twice");
 }
 
+TEST_CASE("load: state that an option needs since the last update", "[load]") {
+    const auto resumes = [](auto&& make, const char* option, double value) {
+        CAPTURE(option);
+        const Tensor a = leaf({1, 2}), b = leaf({1, 2}), idle = leaf({3});
+        const auto first = make(Tensors{a, idle}), second = make(Tensors{b, idle});
+        const auto step = [](optim::Optimizer& optimizer, const Tensor& p, double gradient) {
+            p.set_grad(full({2}, gradient));
+            optimizer.step();
+        };
+        step(*first, a, 1);
+        step(*second, b, 1);
+        first->set_option(option, value, 0);
+        second->load_state_dict(first->state_dict());
+        step(*first, a, 3);
+        step(*second, b, 3);
+        CHECK(floats(a) == floats(b));
+        CHECK(values_of(first->state_dict()) == values_of(second->state_dict()));
+    };
+    using optim::RMSprop;
+    resumes([](const Tensors& p) { return std::make_unique<SGD>(p); }, "momentum", 0.9);
+    resumes([](const Tensors& p) { return std::make_unique<Adam>(p); }, "amsgrad", 1);
+    resumes([](const Tensors& p) { return std::make_unique<RMSprop>(p); }, "centered", 1);
+    resumes([](const Tensors& p) { return std::make_unique<RMSprop>(p); }, "momentum", 0.5);
+}
+
 TEST_CASE("load: masters are taken by an optimizer that has none", "[load]") {
     // After two steps the float16 parameter still shows 1; only the master has the change.
     for (const Device device : test::devices()) {
