@@ -398,22 +398,25 @@ TEST_CASE("gemm: many products with one packed matrix", "[gemm]") {
         const Tensor stored = randn({transposed ? 100 : 70, transposed ? 70 : 100});
         const Tensor b = transposed ? stored.transpose(0, 1) : stored;
         cpu::RepeatedProduct multiply;
-        for (int step = 0; step < 3; ++step) {
+        for (int step = 0; step < 4; ++step) {
+            if (step == 3) cpu::force_isa(cpu::Isa::portable);  // other kernels are chosen now
             const Tensor a = randn({20, 70}), y = randn({20, 100});
             const Tensor want = matmul(a.to(float64), b.to(float64)) + y.to(float64);
             multiply(a, b, 1.0, y);
             CHECK((y.to(float64) - want).abs().max().item<double>() < 1e-4);
         }
+        cpu::release_isa();
     }
     // The panels are read instead of b.
     Matrix a(20, 70, float32), b(70, 100, float32), c(20, 100, float32);
     a.fill([] { return 1.0; }), b.fill([] { return 2.0; });
     Gemm g = gemm_of(a, b, c);
-    std::vector<float> panels(std::size_t(cpu::packed_b(g)));
-    REQUIRE(!panels.empty());
-    cpu::pack_b(g, panels.data());
+    const cpu::GemmKernels* const kernels = cpu::packing_kernels(g);
+    REQUIRE(kernels != nullptr);
+    std::vector<float> panels(std::size_t(cpu::packed_b(*kernels, g)));
+    cpu::pack_b(*kernels, g, panels.data());
     g.b_packed = panels.data();
     b.fill([] { return std::numeric_limits<double>::quiet_NaN(); });
-    cpu::gemm(g);
+    cpu::gemm(g, *kernels);
     CHECK(c.at(0, 19, 99) == 140);
 }

@@ -54,6 +54,7 @@ Gemm part_of(const Gemm& g, std::int64_t i, std::int64_t m, std::int64_t j, std:
     part.pre_activation = element(g.pre_activation, g.c_type, i * g.ldc + j);
     part.added = element(g.added, g.c_type, i * g.ldc + j);
     part.bias = element(g.bias, g.bias_type, j);
+    part.b_packed = nullptr;
     if (g.b_tiles) part.b_tiles += j / panel_lines * g.b_tile_panel + p / tile_steps * 2 * tile_bytes;
     return part;
 }

@@ -18,10 +18,6 @@ bool packs_rows_of_a(const GemmKernels& kernels, const Gemm& g);
 // Whether C is nothing but a product of small matrices of one type, for GemmKernels::small.
 bool is_small(const GemmKernels& kernels, const Gemm& g);
 
-// The number of floats of Gemm::b_packed, or 0 if multiply_one() would not read them.
-std::int64_t packed_b(const GemmKernels& kernels, const Gemm& g);
-void pack_b(const GemmKernels& kernels, const Gemm& g, float* to);
-
 // The caller has checked the arguments; g.batch is 1, and no size but k is 0.
 void multiply_one(const GemmKernels& kernels, const Gemm& g);
 

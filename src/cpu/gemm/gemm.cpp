@@ -146,10 +146,11 @@ bool takes_saved(const Gemm& g) {
     return known && g.c_type == float32 && multiplies_floats(g) &&
            on_vectors(suited(chosen_gemm_kernels(g), g), g);
 }
-std::int64_t packed_b(const Gemm& g) {
-    return multiplies_floats(g) && g.batch == 1 ? packed_b(suited(chosen_gemm_kernels(g), g), g) : 0;
+const GemmKernels* packing_kernels(const Gemm& g) {
+    if (!multiplies_floats(g) || g.batch != 1) return nullptr;
+    const GemmKernels& kernels = suited(chosen_gemm_kernels(g), g);
+    return packed_b(kernels, g) > 0 ? &kernels : nullptr;
 }
-void pack_b(const Gemm& g, float* to) { pack_b(suited(chosen_gemm_kernels(g), g), g, to); }
 bool makes_a_sums(const Gemm& g) {
     return multiplies_floats(g) && g.batch == 1 && packs_rows_of_a(suited(chosen_gemm_kernels(g), g), g);
 }

@@ -40,7 +40,8 @@ struct Gemm {
     // instead of b where tiles multiply; b_tile_panel bytes from one panel to the next (packed_for_tiles()).
     const char* b_tiles = nullptr;
     std::int64_t b_tile_panel = 0;
-    // Optional: the panels that pack_b() has made of op(B), which vectors may read instead of b.
+    // Optional: the panels that pack_b() has made of op(B) for the kernels that multiply. Vectors may read
+    // them instead of b.
     const float* b_packed = nullptr;
     float alpha = 1, beta = 0;    // C is read only if beta != 0
     const void* added = nullptr;  // read instead of C if beta != 0; layout and type of C
@@ -56,9 +57,13 @@ void gemm(const Gemm& g);
 // Whether gemm() can compute the gradient through the activation itself (Gemm::saved): of relu and gelu, if C
 // is float32 and not computed on tiles.
 bool takes_saved(const Gemm& g);
-// The number of floats of Gemm::b_packed; 0 if gemm() would not read them.
-std::int64_t packed_b(const Gemm& g);
-void pack_b(const Gemm& g, float* to);
+struct GemmKernels;
+// For Gemm::b_packed: the kernels that gemm() chooses, or null if they would not read it; the number of floats
+// that they read, or 0; and the packing for them. The same kernels have to multiply: gemm() may choose others
+// next time.
+const GemmKernels* packing_kernels(const Gemm& g);
+std::int64_t packed_b(const GemmKernels& kernels, const Gemm& g);
+void pack_b(const GemmKernels& kernels, const Gemm& g, float* to);
 // Whether gemm() can compute Gemm::a_sums: if it packs all of op(A).
 bool makes_a_sums(const Gemm& g);
 

@@ -11,6 +11,7 @@
 #include "cpu/gemm/packed_weight.h"
 #include "cpu/gemm/repeated_product.h"
 #include "cpu/gemm/skinny.h"
+#include "cpu/isa/isa_tables.h"
 #include "cpu/kernels.h"
 #include "kernels/linear_weight_grad.h"
 #include "kernels/merged_linear.h"
@@ -99,12 +100,13 @@ void cpu::RepeatedProduct::operator()(const Tensor& a, const Tensor& b, double b
     const Matrix left(a), right(b);
     Gemm g = gemm_of(left, right, y);
     g.beta = float(beta);
-    if (const std::int64_t floats = ++calls_ == 2 ? packed_b(g) : 0; floats > 0) {
-        packed_ = empty({floats}, {.dtype = float32});
-        pack_b(g, reinterpret_cast<float*>(packed_->bytes()));
+    if (++calls_ == 2 && (kernels_ = packing_kernels(g)) != nullptr) {
+        packed_ = empty({packed_b(*kernels_, g)}, {.dtype = float32});
+        pack_b(*kernels_, g, reinterpret_cast<float*>(packed_->bytes()));
     }
-    if (packed_.defined()) g.b_packed = reinterpret_cast<const float*>(packed_->bytes());
-    gemm(g);
+    if (kernels_ == nullptr) return gemm(g);
+    g.b_packed = reinterpret_cast<const float*>(packed_->bytes());
+    gemm(g, *kernels_);
 }
 
 namespace cpu_kernels {
