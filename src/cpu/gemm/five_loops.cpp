@@ -9,10 +9,10 @@
 //
 // The panels of op(A) lie in a buffer that all threads read, unless the kernels can read A where it is. So do
 // those of op(B), unless C has few rows: then the kernels read a small B where it is, and of a large one each
-// thread packs a few columns at a time for itself. While a cache block is computed, the memory of the next one
-// is prefetched. The sums of a block stay in a scratch tile until its epilogue, or in C if they need none. If
-// k takes several ranges, the sums of a C that is not float32 are saved in a float32 copy of the strip, so
-// that C is rounded once in any case.
+// thread packs a few columns at a time for itself. While a cache block is computed, the memory of the next
+// one is prefetched. The sums of a block stay in a scratch tile until its epilogue, or in C if they need
+// none. If k takes several ranges, the sums of a C that is not float32 are saved in a float32 copy of the
+// strip, so that C is rounded once in any case.
 #include "cpu/gemm/five_loops.h"
 
 #include <algorithm>

@@ -58,9 +58,9 @@ void gemm(const Gemm& g);
 // is float32 and not computed on tiles.
 bool takes_saved(const Gemm& g);
 struct GemmKernels;
-// For Gemm::b_packed: the kernels that gemm() chooses, or null if they would not read it; the number of floats
-// that they read, or 0; and the packing for them. The same kernels have to multiply: gemm() may choose others
-// next time.
+// For Gemm::b_packed: the kernels that gemm() chooses, or null if they would not read it; the number of
+// floats that they read, or 0; and the packing for them. The same kernels have to multiply: gemm() may choose
+// others next time.
 const GemmKernels* packing_kernels(const Gemm& g);
 std::int64_t packed_b(const GemmKernels& kernels, const Gemm& g);
 void pack_b(const GemmKernels& kernels, const Gemm& g, float* to);
