@@ -66,6 +66,19 @@ TEST_CASE("expressions: pieces are those of the reference", "[tokenizer]") {
         {R"(\B\d)", "17 18 19 20 21 22 23 32"},
         {R"([\w]+)", "2 5 6 7 10 13 23 25 26 29 30 32"},
         {R"([\W\d])", "2 5 6 7 10 13 17 18 19 20 21 22 23 24 25 26 27 28 29 30 32"},
+        {R"(\x{3001}+)", "10 13 32"},
+        {R"([\W^_]+)", "2 5 6 7 10 13 18 19 23 25 26 29 30 32"},
+        {R"([^\W^_]+)", "2 5 6 7 10 13 18 19 23 25 26 29 30 32"},
+        {R"(\d\d{,2})", "17 18 19 22 23 32"},
+        {R"(2{0}+3)", "20 21 32"},
+        {R"(2{1}+3)", "19 21 32"},
+        {R"([\d-]+)", "17 18 19 23 32"},
+        {R"([[a]-z]+)", "1 29 30 32"},
+        {R"((?# [ )c)", "5 6 32"},
+        {R"((?x)x # [ y)", "25 26 32"},
+        {R"(x(?i)]|Z)", "25 27 32"},
+        {R"((?i)A|B)", "1 2 32"},
+        {R"((x(?i)])|Z)", "25 27 32"},
     };
     for (const auto& [expression, expected] : cases) {
         INFO(expression);
@@ -78,8 +91,15 @@ TEST_CASE("expressions: what PCRE2 cannot express is refused", "[tokenizer]") {
     CHECK_THROWS_WITH(splitting("[a-z&&[^b]]"), Contains("intersection of classes"));
     CHECK_THROWS_WITH(splitting("[a[^b]]"), Contains("negated class in a class"));
     CHECK_THROWS_WITH(splitting("a{2,3}+"), Contains("repeated interval"));
+    CHECK_THROWS_WITH(splitting("a{1,2}++"), Contains("repeated twice"));
+    CHECK_THROWS_WITH(splitting("a{2}?b"), Contains("interval of one number"));
+    CHECK_THROWS_WITH(splitting("[a-[b]]"), Contains("hyphen in front of a class"));
+    CHECK_THROWS_WITH(splitting("a{99999999999}"), Contains("number too big"));
     CHECK_THROWS_WITH(splitting("[a"), Contains("class without an end"));
     CHECK_THROWS_WITH(splitting("(a"), Contains("is not valid: missing closing parenthesis"));
-    for (const char* cut : {"\\", "\\p", "\\p{", "\\p{L", "[\\", "[[:", "[^", "(?", "(?m", "["})
+    for (const char* cut :
+         {"\\", "\\p", "\\p{", "\\p{L", "[\\", "[[:", "[^", "(?", "(?m", "[", "(?#", "(?i)(", ")"}) {
+        INFO(cut);
         CHECK_THROWS_AS(splitting(cut), Error);
+    }
 }

@@ -1,11 +1,12 @@
 // Translates regular expressions of Oniguruma, the engine of the reference, into PCRE2's syntax. Both engines
 // read most expressions alike, but not these: \w \b \s \h \v, [:alpha:] [:alnum:] [:punct:] [:space:],
-// \p{Han}, classes in classes, (?m) and {1,3}+.
+// \p{Han}, classes in classes, options, and intervals that are repeated.
 #include "text/tokenizer/pcre2_syntax.h"
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 #include <utility>
+#include <vector>
 
 #include "mezzo/error.h"
 
@@ -57,26 +58,38 @@ public:
 
     std::string run() {
         std::string out;
-        while (!rest_.empty()) {
-            if (rest_.front() == '\\')
-                out += escape();
-            else if (rest_.front() == '[')
-                out += character_class();
-            else if (rest_.starts_with("(?"))
-                out += group();
-            else if (rest_.front() == '{')
-                out += interval();
-            else
-                out += take(1);
-        }
+        while (!rest_.empty()) out += next();
+        if (groups_.size() == 1) out.append(groups_[0].options, ')');
         return out;
     }
 
 private:
+    struct Group {
+        bool extended = false;    // (?x): # begins a comment
+        std::size_t options = 0;  // in it without a group of their own, such as (?i)
+    };
+
+    std::string next() {
+        const char c = rest_.front();
+        if (c == '\\') return escape();
+        if (c == '[') return character_class();
+        if (c == '{') return interval();
+        if (rest_.starts_with("(?#") && rest_.find(')') != rest_.npos) return take_past(')'), "";
+        if (c == '(') return open_group();
+        if (c == ')') return close_group();
+        if (c == '#' && groups_.back().extended) return take_past('\n'), "";
+        return std::string(take(1));
+    }
+
     std::string_view take(std::size_t count) {
         const std::string_view taken = rest_.substr(0, count);
         rest_.remove_prefix(taken.size());
         return taken;
+    }
+    // Takes all up to `last`, and that, or the whole rest without one.
+    std::string_view take_past(char last) {
+        const std::size_t end = rest_.find(last);
+        return take(end == rest_.npos ? end : end + 1);
     }
     char second() const { return rest_.size() > 1 ? rest_[1] : '\0'; }
     void refuse(bool wrong, const char* what) const {
@@ -100,89 +113,140 @@ private:
 
     // An escape that is translated alike in a class and outside of one.
     std::string shared_escape() {
-        if (second() == 'v') return take(2), "\\x0b";
+        const char letter = second();
+        if (letter == 'v') return take(2), "\\x0b";
         const std::size_t end = rest_.find('}');
-        if ((second() != 'p' && second() != 'P') || !rest_.substr(2).starts_with('{') || end == rest_.npos)
-            return std::string(take(2));
+        if (end == rest_.npos || rest_[2] != '{') return std::string(take(2));
+        if (letter == 'x' || letter == 'o') return std::string(take(end + 1));
+        if (letter != 'p' && letter != 'P') return std::string(take(2));
         std::string begin(take(3)), name(take(end - 3));
         if (name.starts_with('^')) {
             begin += '^';
             name.erase(0, 1);
         }
         // \p{Han} of PCRE2 also has characters of no script that are used with Han, unlike \p{sc:Han}.
-        return begin + (is_script_("sc:" + name) ? "sc:" : "") + name;
+        return begin + (is_script_("sc:" + name) ? "sc:" : "") + name + std::string(take(1));
     }
 
     // A class and the classes in it become one. Complements in it, such as \W, become alternatives.
     std::string character_class() {
         const bool negated = second() == '^';
         take(negated ? 2 : 1);
-        std::string items, complements;
-        if (rest_.starts_with(']')) items += '\\', items += take(1);
+        Class parts;
+        if (rest_.starts_with(']')) parts.add('\\' + std::string(take(1)));
         for (int depth = 1; depth > 0;) {
             refuse(rest_.empty(), "a class without an end");
             refuse(rest_.starts_with("&&"), "an intersection of classes");
             refuse(rest_.starts_with("[^"), "a negated class in a class");
+            refuse(rest_.starts_with("-["), "a hyphen in front of a class");
             const char letter = second();
             if (rest_.front() == ']')
-                take(1), --depth;
+                take(1), --depth, parts.begins = true;
             else if (rest_.starts_with("[:"))
-                posix_set(items, complements);
+                posix_set(parts);
             else if (rest_.front() == '[')
-                take(1), ++depth;
+                take(1), ++depth, parts.begins = true;
+            else if (rest_.front() == '-')
+                take(1), parts.add(parts.begins || rest_.starts_with(']') ? "\\-" : "-");
             else if (rest_.front() != '\\')
-                items += take(1);
+                parts.add(rest_.front() == '^' ? take(1), "\\^" : take(1));
             else if (set_of(letter).empty())
-                items += shared_escape();
-            else if (take(2); is_upper(letter))
-                add_complement(complements, set_of(letter));
+                parts.add(shared_escape()), parts.begins = "dDpP"sv.find(letter) != std::string_view::npos;
             else
-                items += set_of(letter);
+                take(2), parts.add_set(set_of(letter), is_upper(letter));
         }
-        if (complements.empty()) return class_of(items, negated);
-        const std::string all = items.empty() ? complements : class_of(items) + "|" + complements;
+        if (parts.complements.empty()) return class_of(parts.items, negated);
+        const std::string all =
+            parts.items.empty() ? parts.complements : class_of(parts.items) + "|" + parts.complements;
         return negated ? "(?:(?!" + all + ")(?s:.))" : "(?:" + all + ")";
     }
 
-    void posix_set(std::string& items, std::string& complements) {
+    struct Class {
+        std::string items, complements;
+        bool begins = true;  // no character is in front of a hyphen here, so it is one itself
+        void add(std::string_view character) { items += character, begins = false; }
+        void add_set(std::string_view set, bool complement) {
+            if (complement)
+                complements += (complements.empty() ? "" : "|") + class_of(std::string(set), true);
+            else
+                items += set;
+            begins = true;
+        }
+    };
+
+    void posix_set(Class& parts) {
         const std::size_t end = rest_.find(":]");
         refuse(end == rest_.npos, "\"[:\" without \":]\"");
         const std::string whole(take(end + 2));
         for (const auto& [name, set] : posix_sets) {
-            if (whole == "[:" + std::string(name) + ":]") return void(items += set);
-            if (whole == "[:^" + std::string(name) + ":]") return add_complement(complements, set);
+            if (whole == "[:" + std::string(name) + ":]") return parts.add_set(set, false);
+            if (whole == "[:^" + std::string(name) + ":]") return parts.add_set(set, true);
         }
-        items += whole;
-    }
-    static void add_complement(std::string& complements, std::string_view set) {
-        complements += (complements.empty() ? "" : "|") + class_of(std::string(set), true);
+        parts.add_set(whole, false);
     }
 
-    // The letter m of (?m) and (?m:…) means what s means to PCRE2.
-    std::string group() {
-        std::string begin(take(2));
-        const std::size_t end = rest_.find_first_not_of("imx-");
-        if (end == rest_.npos || (rest_[end] != ':' && rest_[end] != ')')) return begin;
-        for (const char c : take(end)) begin += c == 'm' ? 's' : c;
-        return begin;
+    // The letter m of (?m) and (?m:...) means what s means to PCRE2. Options such as (?i) reach to the end of
+    // the group that they stand in, across its alternatives: they open a group here.
+    std::string open_group() {
+        std::string begin(take(1));
+        Group inner{groups_.back().extended};
+        const std::size_t end = rest_.find_first_not_of("imx-", 1);
+        const bool options =
+            rest_.starts_with('?') && end != rest_.npos && (rest_[end] == ':' || rest_[end] == ')');
+        if (!options) return groups_.push_back(inner), begin;
+        bool on = true;
+        for (const char c : take(end)) {
+            on = on && c != '-';
+            if (c == 'x') inner.extended = on;
+            begin += c == 'm' ? 's' : c;
+        }
+        if (take(1) == ":") {
+            groups_.push_back(inner);
+        } else {
+            groups_.back().extended = inner.extended;
+            ++groups_.back().options;
+        }
+        return begin + ":";
+    }
+    std::string close_group() {
+        take(1);
+        std::string out = ")";
+        if (groups_.size() == 1) return out;
+        out.append(groups_.back().options, ')');
+        groups_.pop_back();
+        return out;
     }
 
-    // {1,3}+ repeats {1,3}, and does not make it possessive.
+    // {,3} is {0,3}, and {1,3}+ repeats {1,3} instead of making it possessive.
     std::string interval() {
         const std::size_t end = rest_.find_first_not_of("0123456789,", 1);
-        if (end == rest_.npos || end == 1 || !rest_.substr(end).starts_with("}+"))
-            return std::string(take(1));
-        const std::string_view numbers = take(end + 2).substr(1, end - 1);
+        const std::string_view numbers = rest_.substr(1, end == rest_.npos ? 0 : end - 1);
         const std::size_t comma = numbers.find(',');
-        int least = 0;
-        std::from_chars(numbers.data(), numbers.data() + std::min(comma, numbers.size()), least);
-        refuse(least > 1, "a repeated interval of two or more");
-        return least == 0 ? "*" : "+";
+        const bool exact = comma == numbers.npos;
+        if (numbers.empty() || numbers == "," || rest_[end] != '}' || (!exact && numbers.rfind(',') != comma))
+            return take(1), "\\{";
+        take(end + 1);
+        const std::string least(comma == 0 ? "0" : numbers.substr(0, comma)),
+            most(exact ? least : numbers.substr(comma + 1));
+        refuse(exact && rest_.starts_with('?'), "an interval of one number in front of a question mark");
+        const std::string same = "{" + least + (exact ? "" : "," + most) + "}";
+        if (!rest_.starts_with('+')) return same;
+        take(1);
+        refuse(rest_.starts_with('+') || rest_.starts_with('?'), "an interval that is repeated twice");
+        const std::string_view low = digits(least);
+        if (!most.empty() && digits(most).empty()) return "{0}";
+        refuse(low.size() > 1 || low > "1", "a repeated interval of two or more");
+        return low.empty() ? "*" : "+";
+    }
+    // A number without leading zeros; zero is empty.
+    static std::string_view digits(std::string_view number) {
+        return number.substr(std::min(number.find_first_not_of('0'), number.size()));
     }
 
     std::string_view rest_;
     bool (*is_script_)(const std::string&);
     const std::string& where_;
+    std::vector<Group> groups_{Group{}};  // those that are open; the first one is the whole expression
 };
 
 }  // namespace
