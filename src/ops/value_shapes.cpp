@@ -28,8 +28,9 @@ void check_index(const char* op, const Tensor& x) {
 Tensor coordinates(const Tensor& x) {
     NoGrad plain;
     const Tensor mask = (x.dtype() == boolean ? x : ne(x, 0.0)).to(cpu_device).contiguous();
-    const bool* set = mask.numel() > 0 ? mask.data<bool>() : nullptr;
-    const std::int64_t length = x.size(-1), n = std::count(set, set + mask.numel(), true), dims = x.dim();
+    const auto* set = mask.numel() > 0 ? reinterpret_cast<const std::uint8_t*>(mask.data<bool>()) : nullptr;
+    const std::int64_t length = x.size(-1), dims = x.dim(),
+                       n = mask.numel() - std::count(set, set + mask.numel(), 0);
     const Tensor result = zeros({n, dims}, {.dtype = int64});
     if (n == 0) return result.to(x.device());
     std::int64_t *to = result.mutable_data<std::int64_t>(), *const end = to + result.numel();
@@ -39,7 +40,7 @@ Tensor coordinates(const Tensor& x) {
         std::int64_t* const first = to;
         for (std::int64_t j = 0; j < length && to != end; ++j) {  // without a branch that depends on set
             to[last] = j;
-            to += dims & -std::int64_t(set[j]);
+            to += dims & -std::int64_t(set[j] != 0);
         }
         for (std::int64_t d = 0; d < last; ++d)
             for (std::int64_t* at = first + d; at < to; at += dims) *at = row[int(d)];

@@ -2,6 +2,7 @@
 // results are those of the plain way.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -104,6 +105,12 @@ TEST_CASE("logical_and and logical_or of booleans", "[ops]") {
             CHECK(doubles(cast(logical_and(a, b), float32)) == doubles(x * y));
             CHECK(doubles(cast(logical_or(b, a), float32)) == doubles(maximum(x, y).expand({n})));
         }
+}
+
+TEST_CASE("nonzero of booleans: every byte but 0 is true", "[ops]") {
+    const Tensor x = zeros({4}, {.dtype = boolean});
+    std::memcpy(x.mutable_data<bool>(), "\0\2\0\1", 4);
+    CHECK(nonzero(x).to_vector<std::int64_t>() == Integers{1, 3});
 }
 
 TEST_CASE("results of sums over a middle dimension are those of other layouts", "[ops]") {
