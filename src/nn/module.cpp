@@ -77,9 +77,9 @@ std::string joined(const std::string& prefix, const std::string& name) {
 void mark_table(const Module& owner, const Tensor& parameter) {
     const bool table = dynamic_cast<const Embedding*>(&owner) != nullptr ||
                        dynamic_cast<const EmbeddingBag*>(&owner) != nullptr;
-    if (!table) return;
+    if (!table || parameter->grad_meta == nullptr) return;  // without it, it is not trained
     // Threads may list a module that they share.
-    const std::atomic_ref<bool> mark(parameter->grads().embedding);
+    const std::atomic_ref<bool> mark(parameter->grad_meta->embedding);
     if (!mark.load(std::memory_order_relaxed)) mark.store(true, std::memory_order_relaxed);
 }
 
