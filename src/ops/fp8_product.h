@@ -47,8 +47,9 @@ struct Fp8Codes {
     Tensor largest = {};
 };
 // quantize_both() with the scale for the magnitude in `history` [1, 1], divided by 2^margin; larger elements
-// saturate. A history of 0 stands for the largest magnitude of x.
+// saturate. A history of 0 stands for the largest magnitude of x. Always both: the history may be another one
+// when the other codes are wanted.
 Fp8Codes quantize_delayed(const Tensor& x, const Tensor& history, const QuantizeOptions& options,
-                          double margin, Wanted wanted);
+                          double margin);
 
 }  // namespace mezzo

@@ -166,7 +166,7 @@ private:
         Tensor history = zeros({1, 1}, {.device = x.device()});
         for (auto weight = of.rbegin(); weight != of.rend(); ++weight)
             history = (*weight)->state->largest(which, history);
-        return quantize_delayed(x, history, options_of(which), fp8_.margin, wanted);
+        return quantize_delayed(x, history, options_of(which), fp8_.margin);
     }
     std::vector<const Weight*> delayed(std::size_t first, std::size_t end) const {
         std::vector<const Weight*> result;

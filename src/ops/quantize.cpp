@@ -173,15 +173,15 @@ QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wan
 }
 
 Fp8Codes quantize_delayed(const Tensor& x, const Tensor& history, const QuantizeOptions& options,
-                          double margin, Wanted wanted) {
+                          double margin) {
     const NoGrad no_grad;
     const NoAutocast plain;
     if (AnyKernel* const kernel = kernel_of(x)) {
-        Has has = has_of(x, wanted);
+        Has has = has_of(x, Wanted::both);
         has.history = history;
         has.margin = margin;
         const Tensors made = run(kernel, x, options, {1, 1}, has);
-        return {as_wanted(made, wanted), made[4]};
+        return {as_wanted(made, Wanted::both), made[4]};
     }
     const Tensor wide = cast(x, float32), own = largest_magnitude(wide, options.granularity);
     const Quantized q = quantized_for(wide, where(history > 0.0, history, own), options, margin);

@@ -38,9 +38,8 @@ void compare(const Tensor& x, const QuantizeOptions& options) {
         CAPTURE(last);
         const Tensor history = full({1, 1}, last);
         const double margin = 1.5;
-        const Fp8Codes kernel = quantize_delayed(x, history, options, margin, Wanted::both);
-        const Fp8Codes ops =
-            quantize_delayed(far, history.to(third_backend()), options, margin, Wanted::both);
+        const Fp8Codes kernel = quantize_delayed(x, history, options, margin);
+        const Fp8Codes ops = quantize_delayed(far, history.to(third_backend()), options, margin);
         check_same(kernel.both.matrix, ops.both.matrix);
         check_same(kernel.both.transposed, ops.both.transposed);
         const auto largest = kernel.largest.item<float>(), expected = ops.largest.item<float>();
