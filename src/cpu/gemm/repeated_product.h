@@ -15,7 +15,7 @@ public:
     void operator()(const Tensor& a, const Tensor& b, double beta, const Tensor& y);
 
 private:
-    Tensor packed_;  // Gemm::b_packed, from the second product on
+    Tensor packed_;                         // Gemm::b_packed, from the second product on
     const GemmKernels* kernels_ = nullptr;  // those that read it
     std::int64_t calls_ = 0;
 };
