@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,11 @@ struct ScalerSnapshot {
     // Whether update() lowers the scale.
     bool backs_off() const { return found_inf && values.hysteresis_left <= 1; }
 };
+
+// The index in the state tensor of the scale before this iteration's checks.
+inline constexpr int previous_scale = offsetof(ScalerState, previous) / sizeof(float);
+
+template <class T> T* state_of(const Tensor& tensor) { return static_cast<T*>(raw(tensor)); }
 
 struct ScalerImpl {
     enum class Stage : std::uint8_t { ready, unscaled, stepped };

@@ -1,4 +1,4 @@
-// Saving and restoring a GradScaler.
+// Saving and restoring a GradScaler, a new scale, and how its options are printed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,31 @@
 #include "amp/scaler_impl.h"
 
 namespace mezzo::amp {
+
+void GradScaler::update(double new_scale) {
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return;
+    check_scale("the new scale", new_scale);
+    s.initial.scale = float(new_scale);
+    if (s.state.defined()) {
+        s.set_scale(full({1}, new_scale, {.device = s.state.device()}));
+    } else {
+        s.per_optimizer.clear();
+    }
+    s.renew_scale();
+}
+
+void GradScaler::update(const Tensor& new_scale) {
+    ScalerImpl& s = impl();
+    if (!s.options.enabled) return;
+    check(new_scale.defined() && new_scale.numel() == 1 && new_scale.dtype() == float32 &&
+              !new_scale.requires_grad(),
+          ErrorKind::value,
+          "GradScaler.update: the new scale must be one float32 number that does not require grad");
+    s.state_on(new_scale.device());
+    s.set_scale(new_scale.reshape({1}));
+    s.renew_scale();
+}
 
 namespace {
 

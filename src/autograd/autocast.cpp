@@ -1,17 +1,13 @@
 // Autocast: the thread's state, the scope's cast cache, and what each policy does to an op's inputs.
 #include "mezzo/autocast.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 #include <mutex>
-#include <ostream>
 #include <unordered_map>
 #include <utility>
 
 #include "autograd/autocast_state.h"
-#include "autograd/report.h"
 #include "core/enumerators.h"
 #include "core/step_recorder.h"
 #include "core/storage.h"
@@ -40,35 +36,15 @@ struct CastKeyHash {
     }
 };
 
-// Autocast of this thread, as far as it needs a destructor; ThreadState has the rest.
+// Autocast of this thread, as far as it needs a destructor; ThreadState and the report have the rest.
 struct ThreadAutocast {
     std::unordered_map<CastKey, CachedCast, CastKeyHash> cache;
     AutocastCounters counters;
-    bool reporting = false;
-    std::vector<amp::AutocastReportLine> report;
 };
 
 ThreadAutocast& thread_autocast() {
     thread_local ThreadAutocast t;
     return t;
-}
-
-const char* policy_name(CastPolicy cast) {
-    switch (cast) {
-        case CastPolicy::low:
-            return "low";
-        case CastPolicy::fp32:
-            return "fp32";
-        case CastPolicy::fp32_out:
-            return "fp32_out";
-        case CastPolicy::promote:
-            return "promote";
-        case CastPolicy::banned:
-            return "banned";
-        case CastPolicy::keep:
-            break;
-    }
-    return "keep";
 }
 
 // A replay reads the 16-bit copy at the address that it has now, so before each replay the copy must still be
@@ -239,52 +215,6 @@ const amp::Fp8* scope_fp8(Device device) {
     return fp8 ? &*fp8 : nullptr;
 }
 
-static const char* why_not_size(const amp::Fp8& fp8, std::int64_t size) {
-    const bool blocks = fp8.granularity == Granularity::block32;
-    if (size < fp8.least_size) return "a size is below least_size";
-    if (size % (blocks ? 32 : 16) == 0) return nullptr;
-    return blocks ? "a size is no multiple of 32" : "a size is no multiple of 16";
-}
-
-const char* why_not_fp8(const amp::Fp8& fp8, const Tensor& x, const Tensor& weight) {
-    if (!autocast_takes(x) || !autocast_takes(weight)) return "an operand is float64 or on another device";
-    if (!allows_fp8(weight)) return "set_fp8(false)";
-    const std::int64_t in = x.size(-1);
-    for (const std::int64_t size : {in, weight.size(0), in == 0 ? 0 : x.numel() / in})
-        if (const char* const reason = why_not_size(fp8, size)) return reason;
-    return nullptr;
-}
-
-// Why an op of 16-bit operands is not in float8, or "".
-static const char* fp8_reason(const OpTraits& traits, In inputs, Dtype computed) {
-    if (traits.cast != CastPolicy::low || !is_16bit(computed)) return "";
-    const amp::Fp8* const fp8 = scope_fp8(inputs[0].device());
-    if (fp8 == nullptr) return "";
-    if (!traits.fp8) return "the op has no float8 form";
-    for (std::size_t i = 1; i < inputs.size(); ++i)
-        if (inputs[i].defined() && inputs[i].dim() == 2)
-            if (const char* const reason = why_not_fp8(*fp8, inputs[0], inputs[i])) return reason;
-    return "";
-}
-
-void report_call(const OpTraits& traits, In inputs, Dtype computed, Dtype result, const CastWork& work) {
-    ThreadAutocast& t = thread_autocast();
-    if (!t.reporting) return;
-    const std::string_view reason = fp8_reason(traits, inputs, computed);
-    amp::AutocastReportLine* line = nullptr;
-    for (auto& l : t.report)
-        if (l.op == traits.name && l.computed == computed && l.result == result && l.reason == reason)
-            line = &l;
-    if (!line) {
-        t.report.push_back(
-            {traits.name, policy_name(traits.cast), computed, result, 0, 0, 0, std::string(reason)});
-        line = &t.report.back();
-    }
-    ++line->calls;
-    line->casts += work.tensors;
-    line->cast_bytes += work.bytes;
-}
-
 namespace amp {
 
 namespace {
@@ -346,22 +276,6 @@ bool autocast_enabled(DeviceType device) {
 Dtype autocast_dtype(DeviceType device) {
     check_enumerator("autocast_dtype", "device", device, DeviceType::custom);
     return thread_state.autocast.dtype[int(device)];
-}
-
-void collect_autocast_report(bool on) { thread_autocast().reporting = on; }
-std::vector<AutocastReportLine> autocast_report() { return thread_autocast().report; }
-void clear_autocast_report() { thread_autocast().report.clear(); }
-
-std::ostream& operator<<(std::ostream& out, const AutocastOptions& options) {
-    const char* const device = options.device ? name(*options.device) : "all";
-    constexpr const char* granularities[] = {"tensor", "row", "block32"};
-    std::string fp8;
-    if (options.fp8) {
-        fp8 = fmt::format(", fp8={}", granularities[int(options.fp8->granularity)]);
-        if (options.fp8->recipe == Recipe::delayed) fp8 += " delayed";
-    }
-    return out << fmt::format("AutocastOptions(device={}, dtype={}, enabled={}, cache={}{})", device,
-                              name(options.dtype), options.enabled, options.cache, fp8);
 }
 
 }  // namespace amp
