@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <utility>
 
 namespace mz = mezzo;
 

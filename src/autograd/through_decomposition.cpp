@@ -1,4 +1,3 @@
-#include <utility>
 
 #include "autograd/extra.h"
 #include "mezzo/autograd.h"

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <mutex>
 #include <set>
-#include <stdexcept>
 #include <string>
 
 #include "cpu/isa/isa.h"

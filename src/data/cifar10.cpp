@@ -2,10 +2,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <system_error>
-
 #include "core/regular_file.h"
 #include "core/tensor_impl.h"
 #include "cpu/parallel.h"

@@ -1,7 +1,6 @@
 // Transforms of whole batches: MixUp, CutMix, RandomChoice.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"

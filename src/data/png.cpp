@@ -1,5 +1,4 @@
 // Decodes and encodes PNG by libpng.
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <string_view>
 #include <vector>
 
 #include "mezzo/error.h"

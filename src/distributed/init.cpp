@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "core/processors.h"

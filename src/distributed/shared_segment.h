@@ -1,7 +1,6 @@
 // Memory that the ranks of one machine map, with a barrier.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>

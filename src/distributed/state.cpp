@@ -3,7 +3,6 @@
 #include <bit>
 #include <exception>
 #include <filesystem>
-#include <type_traits>
 
 #include "core/fnv1a.h"
 #include "distributed/rank_checks.h"

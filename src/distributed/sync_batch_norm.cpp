@@ -1,7 +1,5 @@
 #include "mezzo/distributed/sync_batch_norm.h"
 
-#include <algorithm>
-
 #include "autograd/autocast_state.h"
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"

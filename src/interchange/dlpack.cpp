@@ -1,6 +1,5 @@
 #include "mezzo/interchange/dlpack.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>

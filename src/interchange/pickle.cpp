@@ -2,9 +2,7 @@
 #include "interchange/pickle.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
-#include <limits>
 
 #include <fmt/format.h>
 

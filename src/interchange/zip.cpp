@@ -1,7 +1,6 @@
 #include "interchange/zip.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <zlib.h>
 

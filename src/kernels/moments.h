@@ -3,8 +3,6 @@
 // it.
 #pragma once
 
-#include <cstdint>
-
 #include "kernels/kernel.h"
 
 namespace mezzo::kernels {

@@ -1,8 +1,6 @@
 // Code shared by causal language models, and the cache of keys and values.
 #include "mezzo/models/causal_lm.h"
 
-#include <string>
-
 #include "models/causal_parts.h"
 #include "nn/heads.h"
 

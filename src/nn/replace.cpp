@@ -1,6 +1,5 @@
 #include "nn/replace.h"
 
-#include <algorithm>
 #include <functional>
 
 #include "core/flat_view.h"

@@ -7,7 +7,6 @@
 #include "mezzo/autograd.h"
 #include "ops/common.h"
 
-#include <cstring>
 #include <vector>
 
 namespace mezzo {

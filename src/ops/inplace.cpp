@@ -10,7 +10,6 @@
 #include "mezzo/autograd.h"
 #include "ops/common.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace mezzo {

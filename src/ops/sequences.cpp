@@ -1,7 +1,6 @@
 // arange() of any numbers, linspace() and eye(), computed from whole numbers 0, 1, 2, ... in float64 or
 // int64.
 #include <cmath>
-#include <utility>
 
 #include "mezzo/autograd.h"
 #include "ops/common.h"

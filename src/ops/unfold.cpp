@@ -1,5 +1,4 @@
 // unfold and fold: look-ups of the pixels that windows read, and their transpose.
-#include <algorithm>
 
 #include "autograd/op_observer.h"
 #include "mezzo/image_ops.h"

@@ -2,7 +2,6 @@
 #include "mezzo/train/checkpoint.h"
 
 #include <algorithm>
-#include <exception>
 
 #include "mezzo/device.h"
 #include "mezzo/distributed/state.h"

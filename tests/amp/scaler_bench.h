@@ -2,9 +2,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
-#include <optional>
 
 #include "core/tensor_impl.h"
 #include "mezzo/amp.h"

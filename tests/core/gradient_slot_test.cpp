@@ -1,7 +1,6 @@
 // A leaf's gradient slot: reads, accumulation, replacement, removal and restoring.
 #include <catch2/catch.hpp>
 #include <stdexcept>
-#include <type_traits>
 
 #include "core/tensor_impl.h"
 #include "mezzo/mezzo.h"

@@ -1,7 +1,6 @@
 // The dtypes for storage only (int8, float8): what works with them, on every device, and what they refuse.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // Products of few rows with 8-bit codes, on the kernels of every instruction set.
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "tests/cpu/gemm_case.h"
 

@@ -1,6 +1,4 @@
 // The kernels that multiply bfloat16 in pairs of k: odd k, subnormals, other types.
-#include <cmath>
-#include <vector>
 
 #include "tests/cpu/gemm_case.h"
 

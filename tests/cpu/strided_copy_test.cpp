@@ -1,7 +1,6 @@
 // copy_strided() against one element after the other: every element arrives, and nothing else is written.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <numeric>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // Bias and activation after a product, and the GELUs for 16-bit results, on CUDA, against double precision.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "core/values.h"

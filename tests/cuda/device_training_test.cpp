@@ -1,7 +1,6 @@
 // Training on the CUDA device, real or emulated: the same numbers as on the CPU, no waiting for the device,
 // and every object usable after an error.
 #include <catch2/catch.hpp>
-#include <limits>
 #include <memory>
 
 #include "autograd/autocast_state.h"

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <thread>
 
 #include "capture/step_graph.h"
 #include "core/tensor_impl.h"

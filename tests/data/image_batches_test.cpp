@@ -1,7 +1,6 @@
 // Batches of images: DataLoader with transforms and lazy data sets, MixUp, CutMix, normalisation per channel.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <set>
 
 #include "mezzo/data/loader.h"

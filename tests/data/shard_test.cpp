@@ -1,6 +1,5 @@
 // Batches of several ranks, and loops that resume where another one has stopped.
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "mezzo/data/loader.h"
 #include "mezzo/ops.h"

@@ -1,7 +1,6 @@
 // Subsets, random parts, unions of data sets, the default batch function, and shards of a BatchLoader.
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>

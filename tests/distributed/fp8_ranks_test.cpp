@@ -1,6 +1,5 @@
 // Recipe::delayed with several ranks: all have the scales of one rank with all rows.
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <deque>
 #include <optional>
 #include <vector>

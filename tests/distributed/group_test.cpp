@@ -3,7 +3,6 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <cmath>
 #include <condition_variable>
 #include <functional>
 #include <map>

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <stdexcept>
 
 #include "core/flat_view.h"
 #include "distributed/bucket.h"

@@ -7,7 +7,6 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <functional>
 #include <future>
 #include <memory>

@@ -1,7 +1,6 @@
 // Training with optimizers that are sharded or not, which must all give the same bits.
 #pragma once
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <limits>

@@ -7,12 +7,9 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
-#include <limits>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>

@@ -2,7 +2,6 @@
 // `good`.
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 

@@ -10,10 +10,8 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <cmath>
 #include <csignal>
 #include <cstring>
-#include <limits>
 #include <thread>
 
 #include "io/file.h"

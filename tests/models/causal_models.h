@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "mezzo/autograd.h"

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <functional>
 
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"

@@ -1,7 +1,6 @@
 // 8-bit weights in states: codes and scales that fit the module or not, and those of published files.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <functional>
 
 #include "mezzo/mezzo.h"
 #include "mezzo/models/gpt.h"

@@ -1,10 +1,8 @@
 // Compares a convolution and its gradients, computed by the CPU's kernels, with loops in float64.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <string>

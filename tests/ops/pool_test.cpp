@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "cpu/isa/isa.h"
 #include "mezzo/autograd.h"

@@ -3,7 +3,6 @@
 // at once.
 #include <catch2/catch.hpp>
 #include <memory>
-#include <optional>
 
 #include "core/tensor_impl.h"
 #include "mezzo/mezzo.h"

@@ -1,7 +1,6 @@
 // The optimizer step of a device without kernels for it: the CPU's kernels on copies, against the device's
 // own kernels.
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
 
 #include "kernels/functor_step.h"

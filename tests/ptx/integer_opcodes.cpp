@@ -1,5 +1,4 @@
 // Moves, predicates, bits and integers.
-#include <fmt/format.h>
 
 #include "tests/ptx/lanes.h"
 

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>

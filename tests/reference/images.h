@@ -1,7 +1,6 @@
 // Written by tools/reference_images.py with torchvision 0.29.2 and PIL 13.0.0; do not edit.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace reference {

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "tests/support/grad_check.h"

@@ -1,7 +1,6 @@
 // Op cases of reduce_ops.h, sort_ops.h, shape_ops.h, pointwise_ops.h, product_ops.h, loss_ops.h and
 // recurrent_ops.h.
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "mezzo/loss_ops.h"

@@ -1,8 +1,6 @@
 // training::Trainer against the equivalent loop, and every way in which it ends.
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <csignal>
-#include <filesystem>
 
 #include "mezzo/data/loader.h"
 #include "mezzo/data/transforms.h"

@@ -1,6 +1,5 @@
 // Functions that make, join, cut and arrange tensors.
 #include <algorithm>
-#include <numeric>
 
 #include "tools/op_database/call.h"
 

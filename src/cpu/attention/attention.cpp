@@ -8,7 +8,6 @@
 #include "cpu/attention/attention.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "cpu/buffer.h"
 #include "cpu/kernels.h"

@@ -7,7 +7,6 @@
 // already have the layout of packed operands of dv^T = g^T p and dk^T = q^T ds; only ds is packed again, for
 // dq.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "cpu/attention/attention.h"

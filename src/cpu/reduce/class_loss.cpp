@@ -1,6 +1,5 @@
 // Losses over class indices: negative log likelihood and cross entropy with ignored rows and label smoothing
 // as in torch.nn.functional. A mean is over the rows that are not ignored; if all are, it is NaN.
-#include <cmath>
 #include <vector>
 
 #include "cpu/elementwise/strided.h"

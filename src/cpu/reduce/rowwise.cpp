@@ -1,5 +1,4 @@
 // softmax, log_softmax and their gradients along any dimension, computed in float32 (float64 for float64).
-#include <cmath>
 
 #include "cpu/kernels.h"
 #include "cpu/reduce/rows.h"

@@ -1,6 +1,5 @@
 // Running sums and products along one dimension.
 #include <algorithm>
-#include <vector>
 
 #include "cpu/kernels.h"
 #include "cpu/reduce/reduction.h"

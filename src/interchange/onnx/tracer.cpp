@@ -1,7 +1,5 @@
 #include "interchange/onnx/tracer.h"
 
-#include <exception>
-
 #include "autograd/extra.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"

@@ -2,7 +2,6 @@
 // The table is the size of a double-array trie in bytes (4 bytes, little-endian), the trie in the format of
 // Darts-clone (4 bytes per unit), and the replacements, each of which ends with a byte 0. A key's value is
 // the offset of its replacement.
-#include <array>
 
 #include "text/tokenizer/normalizer.h"
 

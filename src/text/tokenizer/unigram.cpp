@@ -1,7 +1,6 @@
 // The unigram language model: splits a piece into the tokens with the largest sum of log-probabilities
 // (Viterbi).
 #include <algorithm>
-#include <limits>
 
 #include "text/tokenizer/characters.h"
 #include "text/tokenizer/model.h"

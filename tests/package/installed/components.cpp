@@ -2,7 +2,6 @@
 #include <mezzo/everything.h>
 
 #include <string>
-#include <vector>
 
 namespace mz = mezzo;
 
