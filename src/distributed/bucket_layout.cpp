@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
+
 namespace mezzo::distributed {
 
 namespace {
 
 constexpr std::int64_t alignment = 256;       // bytes
 constexpr std::int64_t padding_of_rank = 64;  // elements
-
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
 
 // A bucket that still takes leaves.
 struct Open {

@@ -4,6 +4,7 @@
 
 #include "autograd/autocast_state.h"
 #include "core/fnv1a.h"
+#include "core/round_up.h"
 #include "core/tensor_impl.h"
 #include "distributed/perform.h"
 #include "mezzo/autograd.h"
@@ -15,10 +16,6 @@ namespace {
 
 constexpr std::int64_t alignment = 64;            // bytes: a message ends between two elements of any dtype
 constexpr std::int64_t message_bytes = 16 << 20;  // of all ranks together
-
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
 
 // The part of a partial tensor that stands for a part of its parameter.
 optim::LocalShard stored_part(const optim::PartialTensor& partial, const optim::LocalShard& part) {

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
+
 namespace mezzo::distributed {
 
 namespace {
 
 // In elements: kernels find shards as well aligned as whole tensors, and blocks of optimizer state are whole.
 constexpr std::int64_t alignment = 256;
-
-std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <type_traits>
 
+#include "core/round_up.h"
 #include "cpu/buffer.h"
 #include "cpu/parallel.h"
 
@@ -28,15 +29,7 @@ constexpr std::int64_t parallel_work = 1 << 23;  // multiply-adds worth waking a
 // Buffers of each thread. The thread that called gemm() uses strip, each thread that computes the others. The
 // calling thread's panels hold the packed op(A) and behind it its part of op(B): one buffer for both, because
 // products that need much memory for one need little for the other.
-struct Scratch {
-    Buffer panels, strip, sums, rows;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
-
-std::int64_t parts(std::int64_t n, std::int64_t most) { return (n + most - 1) / most; }
+thread_local struct { Buffer panels, strip, sums, rows; } scratch;
 
 template <class P> P* element(P* base, Dtype type, std::int64_t index) {
     using Byte = std::conditional_t<std::is_const_v<P>, const char, char>;
@@ -81,23 +74,23 @@ public:
     void run() {
         const bool worth_threads = g.m * g.n * g.k >= parallel_work;
         const std::int64_t threads = worth_threads ? num_threads() : 1;
-        groups = parts(
+        groups = parts_of(
             panels, std::clamp(l2_bytes / panel, most_columns / panel_lines / 3, most_columns / panel_lines));
         if (threads > 1)  // the same number for each thread, of 128 columns at least; then parts of the rows
-            groups = std::clamp(parts(std::max(groups, threads), threads) * threads, groups,
+            groups = std::clamp(parts_of(std::max(groups, threads), threads) * threads, groups,
                                 std::max(groups, panels / 4));
         if (few_rows) groups = panels;
-        part_rows = parts(parts(g.m, parts(threads, groups)), panel_lines) * panel_lines;
-        range = parts(tiles, parts(parts(panels, groups) * panel, few_rows ? run_bytes : l2_bytes));
-        a_range = parts(range, parts(range * step_bytes, l1_bytes));
+        part_rows = parts_of(parts_of(g.m, parts_of(threads, groups)), panel_lines) * panel_lines;
+        range = parts_of(tiles, parts_of(parts_of(panels, groups) * panel, few_rows ? run_bytes : l2_bytes));
+        a_range = parts_of(range, parts_of(range * step_bytes, l1_bytes));
         in_place = in_passing && reads_well(g, a_range);
-        packed_a_bytes = in_passing ? 0 : parts(g.m, panel_lines) * panel;
-        packed_b_bytes = g.b_tiles ? 0 : parts(panels, groups) * range * step_bytes;
+        packed_a_bytes = in_passing ? 0 : parts_of(g.m, panel_lines) * panel;
+        packed_b_bytes = g.b_tiles ? 0 : parts_of(panels, groups) * range * step_bytes;
         char* const room = caller.panels.get<char>(packed_a_bytes + packed_b_bytes);
         packed_a = in_passing ? nullptr : room;
         packed_b = room + packed_a_bytes;
         if (!in_passing && !pack_a()) return gemm_without_tiles(g, kernels);
-        const std::int64_t units = groups * parts(g.m, part_rows);
+        const std::int64_t units = groups * parts_of(g.m, part_rows);
         parallel_for(units, worth_threads ? 1 : units, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u) {
                 const std::int64_t i = u / groups * part_rows, x = u % groups, j = x * panels / groups;
@@ -115,7 +108,7 @@ private:
     bool pack_a() {
         std::atomic<bool> finite{true};
         const std::int64_t unit = g.trans_a ? 2 : 64;  // tiles of k, or rows: op(A) is read in memory order
-        const std::int64_t units = parts(g.trans_a ? tiles : g.m, unit);
+        const std::int64_t units = parts_of(g.trans_a ? tiles : g.m, unit);
         parallel_for(
             units, g.m * g.n * g.k < parallel_work ? units : 1, [&](std::int64_t begin, std::int64_t end) {
                 TilePacking p{{g.a, g.a_type, g.lda, !g.trans_a}, g.m, g.k, 0, tiles, packed_a, panel};
@@ -141,13 +134,14 @@ private:
     }
 
     void work(const OutputBlock& p) const {
-        const std::int64_t across = parts(p.columns, panel_lines);
+        const std::int64_t across = parts_of(p.columns, panel_lines);
         const std::int64_t block = panel_lines * panel_lines;
         const bool all_rows = range < tiles;
-        Scratch& own = scratch();
+        auto& own = scratch;
         char* const b = &own == &caller ? packed_b : own.panels.get<char>(packed_b_bytes);
         char* const a = in_passing ? own.rows.get<char>(a_range * step_bytes) : nullptr;
-        float* const sums = own.sums.get<float>(across * block * (all_rows ? parts(p.rows, panel_lines) : 1));
+        float* const sums =
+            own.sums.get<float>(across * block * (all_rows ? parts_of(p.rows, panel_lines) : 1));
         for (std::int64_t first = 0; first < tiles; first += range) {
             const std::int64_t count = std::min(range, tiles - first);
             if (!g.b_tiles && !pack_b(p, first, count, b))
@@ -164,13 +158,13 @@ private:
     const Gemm& g;
     const GemmKernels& kernels;
     const std::int64_t step_bytes = product.planes_a * 2 * tile_bytes;  // of a panel, for a tile of k
-    const std::int64_t tiles = parts(g.k, tile_steps), panel = tiles * step_bytes,
-                       panels = parts(g.n, panel_lines);
+    const std::int64_t tiles = parts_of(g.k, tile_steps), panel = tiles * step_bytes,
+                       panels = parts_of(g.n, panel_lines);
     // Whether C has so few rows that the time is that of packing op(B) from long lines. It takes less if one
     // panel is packed at a time, in long runs.
     const bool few_rows = g.m <= 128 && g.k >= 1024 && g.trans_b && !g.b_tiles;
     const bool in_passing = product.planes_a == 1 && !g.trans_a && !few_rows;
-    Scratch& caller = scratch();
+    decltype(scratch)& caller = scratch;
     char *packed_a = nullptr, *packed_b = nullptr;        // the calling thread's
     std::int64_t packed_a_bytes = 0, packed_b_bytes = 0;  // of one part
     std::int64_t groups = 0, part_rows = 0;               // groups of columns; rows of a part
@@ -180,9 +174,9 @@ private:
 
 // Adds up all of k in one chain, for as many rows at a time as the buffer of op(A) holds.
 void by_rows(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
-    const std::int64_t panel = parts(g.k, tile_steps) * product.planes_a * 2 * tile_bytes;
+    const std::int64_t panel = parts_of(g.k, tile_steps) * product.planes_a * 2 * tile_bytes;
     const std::int64_t most = std::min(most_rows, std::max<std::int64_t>(1, a_bytes / panel) * panel_lines);
-    const std::int64_t strip = parts(parts(g.m, parts(g.m, most)), panel_lines) * panel_lines;
+    const std::int64_t strip = parts_of(parts_of(g.m, parts_of(g.m, most)), panel_lines) * panel_lines;
     for (std::int64_t i = 0; i < g.m; i += strip) {
         const Gemm part = part_of(g, i, std::min(strip, g.m - i), 0, g.n, 0, g.k);
         Product(product, part, kernels).run();
@@ -191,7 +185,7 @@ void by_rows(const TileProduct& product, const Gemm& g, const GemmKernels& kerne
 
 // Adds one range of k after the other to C, the first with g.beta.
 void by_ranges(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
-    const std::int64_t range = parts(parts(g.k, parts(g.k, longest_k)), tile_steps) * tile_steps;
+    const std::int64_t range = parts_of(parts_of(g.k, parts_of(g.k, longest_k)), tile_steps) * tile_steps;
     for (std::int64_t p = 0; p < g.k; p += range) {
         Gemm part = part_of(g, 0, g.m, 0, g.n, p, std::min(range, g.k - p));
         if (p > 0) part.beta = 1;
@@ -203,8 +197,8 @@ void by_ranges(const TileProduct& product, const Gemm& g, const GemmKernels& ker
 // of k is added up, then the epilogue computes C from them.
 void by_strips(const TileProduct& product, const Gemm& g, const GemmKernels& kernels) {
     const std::int64_t most_n = std::min(g.n, most_rows), most_m = std::min(g.m, strip_floats / most_rows);
-    const std::int64_t ldt = parts(most_n, panel_lines) * panel_lines;
-    float* const t = scratch().strip.get<float>(most_m * ldt);
+    const std::int64_t ldt = round_up(most_n, panel_lines);
+    float* const t = scratch.strip.get<float>(most_m * ldt);
     for (std::int64_t j = 0; j < g.n; j += most_n)
         for (std::int64_t i = 0; i < g.m; i += most_m) {
             const Gemm part = part_of(g, i, std::min(most_m, g.m - i), j, std::min(most_n, g.n - j), 0, g.k);

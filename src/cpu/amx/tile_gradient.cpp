@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/round_up.h"
 #include "cpu/buffer.h"
 #include "cpu/conv/window_band.h"
 #include "cpu/gemm/five_loops.h"
@@ -21,19 +22,11 @@ constexpr std::int64_t most_sums = 1 << 20, few_sums = 1 << 16;  // of a gradien
 constexpr std::int64_t tile_rows = 16, size = 2, pair_size = 4;  // bytes of an element
 
 // Buffers of each thread. sums belongs to the thread that called, the others to each that computes.
-struct Scratch {
-    Buffer sums, band, gradients;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
-
-std::int64_t tiles_of(std::int64_t n) { return (n + tile_rows - 1) / tile_rows; }
+thread_local struct { Buffer sums, band, gradients; } scratch;
 
 // Bytes of the tiles that hold one row of the gradients of `outputs`.
 std::int64_t gradient_row(const Windows& x, std::int64_t outputs) {
-    return tiles_of(x.columns) * tiles_of(outputs) * tile_bytes;
+    return parts_of(x.columns, tile_rows) * parts_of(outputs, tile_rows) * tile_bytes;
 }
 
 class Gradient {
@@ -52,12 +45,12 @@ public:
         const std::int64_t pairs = (x.images + 1) / 2, count = p.outputs * ld;
         const std::int64_t parts =
             std::clamp<std::int64_t>(std::min(pairs, part_floats / count), 1, most_parts);
-        float* const more = parts > 1 ? scratch().sums.get<float>((parts - 1) * count) : nullptr;
-        const std::int64_t strips = std::min((num_threads() + parts - 1) / parts, tiles_of(p.outputs)),
+        float* const more = parts > 1 ? scratch.sums.get<float>((parts - 1) * count) : nullptr;
+        const std::int64_t strips = std::min(parts_of(num_threads(), parts), parts_of(p.outputs, tile_rows)),
                            units = parts * strips;
         parallel_for(units, grain(units, count * x.count()), [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u) {
-                const std::int64_t part = u / strips, s = u % strips, lines = tiles_of(p.outputs);
+                const std::int64_t part = u / strips, s = u % strips, lines = parts_of(p.outputs, tile_rows);
                 const std::int64_t first = s * lines / strips * tile_rows,
                                    last = (s + 1) * lines / strips * tile_rows;
                 float* const to = (part == 0 ? sums : more + (part - 1) * count) + first * ld;
@@ -84,13 +77,13 @@ private:
     void add_rows(std::int64_t image, std::int64_t row, std::int64_t rows, std::int64_t first,
                   std::int64_t lines, float* to, bool accumulate) const {
         const bool both = image + 1 < x.images;
-        char* const seen = scratch().band.get<char>(band.bytes(rows));
+        char* const seen = scratch.band.get<char>(band.bytes(rows));
         band.copy(image, row, rows, seen, [&](std::int64_t at, std::int64_t n, char* pairs) {
             const char* const from = x.data + at * size;
             tiles.pair(from, both ? from + x.height * x.width * x.pixel * size : nullptr, n * x.pixel, pairs);
         });
-        const std::int64_t across = tiles_of(x.columns), count = rows * across;
-        char* const a = scratch().gradients.get<char>(rows * gradient_row(x, lines));
+        const std::int64_t across = parts_of(x.columns, tile_rows), count = rows * across;
+        char* const a = scratch.gradients.get<char>(rows * gradient_row(x, lines));
         std::vector<const char*> pixels;
         for (std::int64_t i = 0; i < rows; ++i)
             for (std::int64_t j = 0; j < x.columns; j += tile_rows) {
@@ -126,7 +119,7 @@ private:
 
 bool suits_tiles(const WindowGradient& p, const TileProduct& product) {
     const Windows& x = p.windows;
-    const std::int64_t sums = p.outputs * x.steps(), pixels = tiles_of(x.columns) * tile_rows;
+    const std::int64_t sums = p.outputs * x.steps(), pixels = round_up(x.columns, tile_rows);
     if (!product.add_gradient || x.channels * p.groups != x.pixel || x.type != bfloat16 ||
         p.gradient_type != bfloat16)
         return false;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/round_up.h"
 #include "cpu/buffer.h"
 #include "cpu/conv/window_band.h"
 #include "cpu/elementwise/convert.h"
@@ -24,15 +25,7 @@ constexpr std::int64_t least_channels = 16;        // of which whole tiles are m
 constexpr std::int64_t tile_rows = 16, size = 2;   // bytes of an element
 
 // Buffers of each thread. weight and bias belong to the thread that called, band to each that computes.
-struct Scratch {
-    Buffer weight, bias, band;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
-
-std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+thread_local struct { Buffer weight, bias, band; } scratch;
 
 // Windows of few channels with one tap per row of the kernel: the taps of a row are neighbours in the source.
 // The band then has a pixel per window instead of one per pixel of the source (Product::spread_row).
@@ -70,7 +63,7 @@ public:
             for (std::int64_t c = 0; c < channels; c += tile_steps)
                 offsets.push_back(band.offset(tap) + c * size);
         if (p.bias) {
-            float* const to = scratch().bias.get<float>(p.result.pixel);
+            float* const to = scratch.bias.get<float>(p.result.pixel);
             convert(p.bias, p.bias_type, to, float32, p.result.pixel);
             bias = to + group * p.columns();
         }
@@ -93,7 +86,7 @@ private:
         const ConvWeight& w = p.weight;
         const std::int64_t n = p.columns(), tap_tiles = channels / tile_steps;
         const std::int64_t panel = std::int64_t(x.taps.size()) * tap_tiles * 2 * tile_bytes;
-        char* to = scratch().weight.get<char>(round_up(n, panel_lines) / panel_lines * panel);
+        char* to = scratch.weight.get<char>(round_up(n, panel_lines) / panel_lines * panel);
         weight = to;
         const char* const from = w.data + group * p.group_outputs() * w.row() * size;
         for (const Tap& tap : x.taps) {
@@ -145,7 +138,7 @@ private:
     }
 
     void compute(std::int64_t image, std::int64_t first, std::int64_t rows) const {
-        char* const seen = scratch().band.get<char>(band.bytes(rows));
+        char* const seen = scratch.band.get<char>(band.bytes(rows));
         band.copy(image, first, rows, seen, [&](std::int64_t at, std::int64_t n, char* to) {
             x.channels > x.pixel ? spread_row(at / x.columns, to) : copy_pixels(at * size, n, to);
         });

@@ -23,14 +23,7 @@ constexpr float infinity = __builtin_inff();
 constexpr std::int64_t longest_chunk = 512;  // most queries that share one packing of keys and values
 
 // Buffers of each thread.
-struct Scratch {
-    Buffer q, k, v, scores, sums, statistics, bytes, seen, turned;
-};
-
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
+thread_local struct { Buffer q, k, v, scores, sums, statistics, bytes, seen, turned; } scratch;
 
 // A panel of queries that share the columns of a block.
 struct Panel {
@@ -110,9 +103,9 @@ void Forward::drop(const Keys& keys, const Panel& panel, std::int64_t rows, floa
 void Forward::attend(const Keys& keys, Panel& panel) const {
     const std::int64_t rows = visible_rows(keys, panel);
     if (rows == 0) return;
-    std::uint8_t* const bytes = scratch().bytes.get<std::uint8_t>(attention_keys * nr);
+    std::uint8_t* const bytes = scratch.bytes.get<std::uint8_t>(attention_keys * nr);
     if (p.mask.by_query() && !hide(keys, panel, rows, bytes)) return;
-    float* const t = scratch().scores.get<float>(attention_keys * nr);
+    float* const t = scratch.scores.get<float>(attention_keys * nr);
     products.multiply(Types::inputs, keys.k, p.dim, panel.q, p.dim, rows, panel.columns, t, nr, false);
     if (p.mask.by_query()) kernels.keep(t, bytes, rows * nr, -infinity);
     if (keys.seen)
@@ -144,7 +137,7 @@ void Forward::attend(const Keys& keys, Panel& panel) const {
 void Forward::finish(std::int64_t b, std::int64_t h, const Panel& panel) const {
     if (!panel.started) std::fill(panel.sums, panel.sums + p.dim * nr, 0.0f);
     kernels.divide(panel.sums, nr, p.dim, panel.columns, panel.total, float(p.dropout.scale));
-    float* const turned = scratch().turned.get<float>(round_up(p.dim, nr) * nr);
+    float* const turned = scratch.turned.get<float>(round_up(p.dim, nr) * nr);
     write_transposed(gemm, panel.sums, p.dim, panel.columns, 1, turned, y, y.at(b, panel.first, h));
     if (!maxima) return;
     const std::int64_t row = (b * p.heads + h) * p.query + panel.first;
@@ -153,7 +146,7 @@ void Forward::finish(std::int64_t b, std::int64_t h, const Panel& panel) const {
 }
 
 void Forward::run(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t count) const {
-    Scratch& s = scratch();
+    auto& s = scratch;
     const std::int64_t width = round_up(count, nr);
     char* const q = s.q.get<char>(products.b_bytes(count, p.dim));
     float* const sums = s.sums.get<float>(width * p.dim);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/round_up.h"
 #include "core/tensor_impl.h"
 #include "cpu/attention/attention_products.h"
 #include "kernels/attention.h"
@@ -98,8 +99,6 @@ struct AttentionProblem {
 
 // The largest block of keys.
 inline constexpr std::int64_t attention_keys = 256;
-
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Writes alpha times the transpose of the first `rows` columns of sums[dim, nr] to rows of y. `turned` is
 // scratch memory of round_up(dim, nr) * nr floats.

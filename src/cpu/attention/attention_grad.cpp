@@ -26,14 +26,9 @@ constexpr std::int64_t block_queries = 128, block_keys = 128;
 static_assert(block_keys <= attention_keys);
 
 // Buffers of each thread.
-struct Scratch {
+thread_local struct {
     Buffer queries, rows, keys, key_sums, query_sums, weights, scores, masks, seen, turned, list;
-};
-
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
+} scratch;
 
 // A block of queries, packed: rows of q and g as op(A) [queries, dim], and their transposes [dim, queries].
 struct Queries {
@@ -139,7 +134,7 @@ Keys AttentionGradient::keys(const WorkUnit& part, std::int64_t first, std::int6
     if (part.dq) products.pack_b(p.k.along_rows(part.b, first, part.h), p.dim, count, k);
     float *dk_sums = nullptr, *dv_sums = nullptr;
     if (part.dkv) {
-        dk_sums = scratch().key_sums.get<float>(2 * size);
+        dk_sums = scratch.key_sums.get<float>(2 * size);
         dv_sums = dk_sums + size;
         std::fill(dk_sums, dk_sums + 2 * size, 0.0f);
     }
@@ -201,7 +196,7 @@ void AttentionGradient::panel(const WorkUnit& part, const Queries& q, const Keys
     const std::int64_t from =
         hidden == rows ? round_up(rows, products.rows) : hidden / products.rows * products.rows;
     const std::int64_t left = rows - from;
-    float* const t = scratch().scores.get<float>(2 * block_queries * nr);
+    float* const t = scratch.scores.get<float>(2 * block_queries * nr);
     float* const u = t + block_queries * nr;
     float *const t_from = t + from * nr, *const u_from = u + from * nr;
     if (left > 0) {
@@ -236,7 +231,7 @@ void AttentionGradient::panel(const WorkUnit& part, const Queries& q, const Keys
     if (part.dq)
         products.pack_weights_a(
             u, rows, std::min(from, round_up(rows, products.rows)), j, columns, k.count,
-            scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys)));
+            scratch.weights.get<char>(products.weights_a_bytes(block_queries, block_keys)));
 }
 
 void AttentionGradient::block(const WorkUnit& part, const Queries& q, const Keys& k) const {
@@ -245,7 +240,7 @@ void AttentionGradient::block(const WorkUnit& part, const Queries& q, const Keys
     std::uint8_t *seen = nullptr, *dropout = nullptr;
     if (p.mask.by_query() || dropped) {
         const std::int64_t size = block_queries * round_up(block_keys, nr);
-        seen = scratch().masks.get<std::uint8_t>(2 * size);
+        seen = scratch.masks.get<std::uint8_t>(2 * size);
         dropout = seen + size;
         std::memset(seen, 1, std::size_t(2 * size));
         if (!read_masks(part, q, k, seen, dropout)) return;
@@ -253,12 +248,12 @@ void AttentionGradient::block(const WorkUnit& part, const Queries& q, const Keys
     for (std::int64_t j = 0; j < k.count; j += nr)
         panel(part, q, k, j, seen ? seen + j * q.count : nullptr, dropped ? dropout + j * q.count : nullptr);
     if (!part.dq) return;
-    const char* const ds = scratch().weights.get<char>(products.weights_a_bytes(block_queries, block_keys));
+    const char* const ds = scratch.weights.get<char>(products.weights_a_bytes(block_queries, block_keys));
     products.multiply(Types::weights_inputs, ds, k.count, k.k, k.count, q.count, p.dim, q.dq, ldq, true);
 }
 
 void AttentionGradient::write_keys(const WorkUnit& part, const Keys& k) const {
-    float* const turned = scratch().turned.get<float>(ldq * nr);
+    float* const turned = scratch.turned.get<float>(ldq * nr);
     for (std::int64_t j = 0; j < k.count; j += nr) {
         const std::int64_t columns = std::min(nr, k.count - j);
         write_transposed(gemm, k.dk + j * p.dim, p.dim, columns, float(p.scale), turned, dk,
@@ -277,7 +272,7 @@ void AttentionGradient::zero_keys(const WorkUnit& part, std::int64_t first, std:
 }
 
 void AttentionGradient::run(const WorkUnit& part) const {
-    Scratch& s = scratch();
+    auto& s = scratch;
     const std::int64_t count = part.end_query - part.first_query;
     const std::int64_t blocks = (count + block_queries - 1) / block_queries;
     std::uint8_t* const seen = s.seen.get<std::uint8_t>(p.key);

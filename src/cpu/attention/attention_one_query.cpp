@@ -15,13 +15,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t longest_sum = 256;  // weighted values that are added up one after the other
 
 // Buffers of each thread.
-struct Scratch {
-    Buffer q, scores, sums, part, scales, seen;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
+thread_local struct { Buffer q, scores, sums, part, scales, seen; } scratch;
 
 class OneQuery {
 public:
@@ -50,7 +44,7 @@ private:
 
 // The queries of an item, times the scale.
 const float* OneQuery::queries(std::int64_t b, std::int64_t h) const {
-    float* const q = scratch().q.get<float>(shared * ldq);
+    float* const q = scratch.q.get<float>(shared * ldq);
     for (std::int64_t r = 0; r < shared; ++r) {
         float* const row = q + r * ldq;
         convert(p.q.at(b, 0, h + r), p.q.dtype, row, float32, p.dim);
@@ -78,8 +72,8 @@ float OneQuery::weigh(float* scores, const std::uint8_t* seen, std::int64_t n) c
 // [shared, ldq]: the sums of values times weights [shared, keys].
 const float* OneQuery::weighted_values(std::int64_t b, std::int64_t h, KeyRange keys,
                                        const float* weights) const {
-    float* const sums = scratch().sums.get<float>(shared * ldq);
-    float* const part = scratch().part.get<float>(shared * ldq);
+    float* const sums = scratch.sums.get<float>(shared * ldq);
+    float* const part = scratch.part.get<float>(shared * ldq);
     const std::int64_t n = keys.end - keys.begin;
     std::fill(sums, sums + shared * ldq, 0.0f);
     for (std::int64_t j = 0; j < n; j += longest_sum) {
@@ -93,11 +87,11 @@ const float* OneQuery::weighted_values(std::int64_t b, std::int64_t h, KeyRange 
 
 void OneQuery::run(std::int64_t item) const {
     const std::int64_t b = item / (p.heads / shared), h = item % (p.heads / shared) * shared;
-    std::uint8_t* const seen = scratch().seen.get<std::uint8_t>(p.key);
+    std::uint8_t* const seen = scratch.seen.get<std::uint8_t>(p.key);
     const KeyRange keys = p.visible_keys(b, h, seen);
     const std::int64_t n = keys.end - keys.begin;
-    float* const scores = scratch().scores.get<float>(shared * n);
-    float* const scales = scratch().scales.get<float>(shared);
+    float* const scores = scratch.scores.get<float>(shared * n);
+    float* const scales = scratch.scales.get<float>(shared);
     if (n > 0)
         kernels.skinny(queries(b, h), ldq, shared, p.k.along_dim(b, keys.begin, h), n, p.dim, scores, n);
     for (std::int64_t r = 0; r < shared; ++r)

@@ -18,13 +18,7 @@ constexpr std::int64_t most_slots = 1 << 21;  // of one pair of images
 constexpr std::int64_t least_channels = 8;
 
 // Buffers of each thread that calls.
-struct Scratch {
-    Buffer images, gradients;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
+thread_local struct { Buffer images, gradients; } scratch;
 
 std::int64_t image_elements(const WindowGradient& p) {
     return p.windows.height * p.windows.width * p.windows.pixel;
@@ -68,9 +62,9 @@ void add_window_gradient_by_pairs(const WindowGradient& p, float* sums, bool acc
         const std::int64_t count = std::min(some, images - begin), pairs = (count + 1) / 2;
         of_pairs.windows.images = pairs;
         of_pairs.windows.data =
-            pair(p.windows.data + begin * n * 2, count, n, scratch().images.get<float>(pairs * n));
+            pair(p.windows.data + begin * n * 2, count, n, scratch.images.get<float>(pairs * n));
         of_pairs.gradient =
-            pair(p.gradient + begin * g * 2, count, g, scratch().gradients.get<float>(pairs * g));
+            pair(p.gradient + begin * g * 2, count, g, scratch.gradients.get<float>(pairs * g));
         add_window_gradient_by_vectors(of_pairs, windows_avx512_bf16);
         of_pairs.beta = 1;
     }

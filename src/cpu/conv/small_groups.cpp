@@ -11,6 +11,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/round_up.h"
 #include "cpu/buffer.h"
 #include "cpu/conv/window_band.h"
 #include "cpu/conv/window_tables.h"
@@ -31,15 +32,7 @@ constexpr std::int64_t most_rows = 64;                       // of a strip
 constexpr std::int64_t most_parts = 16, least_pixels = 512;  // of a weight gradient
 
 // Buffers of each thread. weight and sums belong to the thread that called, the others to each that computes.
-struct Scratch {
-    Buffer weight, sums, planes, channels, row, steps;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
-
-std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+thread_local struct { Buffer weight, sums, planes, channels, row, steps; } scratch;
 
 // Pixels of `groups` floats, `stride` apart, each of which is repeated N times, or n times if N is 0.
 struct Repeats {
@@ -161,7 +154,7 @@ private:
     // The windows of a strip and n rows, of which the taps in the image are the same.
     template <class F> void read(const Strip& strip, Position position, std::int64_t n, const F& f) const {
         const std::int64_t h = position.row * x.step.height, w = strip.first * x.step.width;
-        DepthwiseStep* const list = scratch().steps.get<DepthwiseStep>(steps());
+        DepthwiseStep* const list = scratch.steps.get<DepthwiseStep>(steps());
         std::int64_t count = 0;
         for (std::size_t t = 0; t < x.taps.size(); ++t) {
             const auto [tap_h, tap_w, index] = x.taps[t];
@@ -197,8 +190,8 @@ private:
         const Windows some = windows_of(strip);
         const WindowBand band(some, channels * float_size);
         const std::int64_t most = band.rows_in(planes_bytes / planes), plane = band.bytes(most) / float_size;
-        float* const copies = scratch().planes.get<float>(planes * plane);
-        DepthwiseStep* const list = scratch().steps.get<DepthwiseStep>(steps());
+        float* const copies = scratch.planes.get<float>(planes * plane);
+        DepthwiseStep* const list = scratch.steps.get<DepthwiseStep>(steps());
         for (std::int64_t t = 0; t < std::int64_t(x.taps.size()); ++t)
             for (std::int64_t s = 0; s < planes; ++s)
                 list[t * planes + s] = {s * plane + band.offset(some.taps[std::size_t(t)]) / float_size,
@@ -231,7 +224,7 @@ private:
                                 outputs_,
                                 floats};
                       if (x.type != float32) {
-                          float* const converted = scratch().channels.get<float>(pixels * read);
+                          float* const converted = scratch.channels.get<float>(pixels * read);
                           convert_pixels(from, pixels, read, converted);
                           r.from = converted + s, r.pixel = read;
                       }
@@ -270,7 +263,7 @@ const float* weight_by_steps(const WindowProduct& p, std::int64_t ld) {
     const ConvWeight& w = p.weight;
     const std::int64_t planes = p.windows.channels, columns = p.columns(), channels = p.groups * columns;
     const std::int64_t given = w.outputs * w.row(), steps = p.windows.steps();
-    float* const from = scratch().weight.get<float>(given + (steps + 1) * ld);
+    float* const from = scratch.weight.get<float>(given + (steps + 1) * ld);
     float* to = from + given;
     convert(w.data, w.type, from, float32, given);
     std::fill_n(to, (steps + 1) * ld, 0.0f);
@@ -315,7 +308,7 @@ void multiply_small_groups(const WindowProduct& p) {
         const std::int64_t step =
             (position.down ? p.result.step.height * p.result.width : p.result.step.width) * pixel;
         float* const sums =
-            direct ? reinterpret_cast<float*>(to) : scratch().row.get<float>(row.pixels * row.channels);
+            direct ? reinterpret_cast<float*>(to) : scratch.row.get<float>(row.pixels * row.channels);
         const float* const w = weight + position.channel;
         kernels.depthwise({row, w, w + planes.steps() * ld, ld, sums, direct ? step : row.channels, stream});
         if (direct) return;
@@ -335,7 +328,7 @@ void add_small_group_gradient(const WindowGradient& p) {
     const std::int64_t ld = round_up(p.outputs, kernels.lanes), steps = planes.steps(), rows = planes.rows();
     const std::int64_t parts =
         std::min(rows, std::clamp<std::int64_t>(x.count() / least_pixels, 1, most_parts));
-    float* const sums = scratch().sums.get<float>(parts * steps * ld + steps * p.outputs);
+    float* const sums = scratch.sums.get<float>(parts * steps * ld + steps * p.outputs);
     std::fill_n(sums, parts * steps * ld, 0.0f);
     const auto size = std::int64_t(size_of(p.gradient_type));
     const auto add_row = [&](const Position& position, const DepthwiseRow& row, float* to) {
@@ -347,7 +340,7 @@ void add_small_group_gradient(const WindowGradient& p) {
                 size;
         if (p.gradient_type == float32)
             return kernels.depthwise_gradient({row, reinterpret_cast<const float*>(g), step, to, ld});
-        float* const copy = scratch().row.get<float>(row.pixels * row.channels);
+        float* const copy = scratch.row.get<float>(row.pixels * row.channels);
         for (std::int64_t i = 0; i < row.pixels; ++i, g += step * size)
             convert(g, p.gradient_type, copy + i * row.channels, float32, row.channels);
         kernels.depthwise_gradient({row, copy, row.channels, to, ld});

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/round_up.h"
 #include "cpu/buffer.h"
 #include "cpu/conv/window_product.h"
 #include "cpu/conv/window_tables.h"
@@ -27,15 +28,7 @@ constexpr std::int64_t most_floats = 1 << 19;  // of those of `stride` rows
 constexpr std::int64_t rows_at_once = 8;       // of dx, added up by a thread
 
 // Buffers of each thread. sums belongs to each that computes, the others to the thread that called.
-struct Scratch {
-    Buffer bias, terms, sums;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
-
-std::int64_t parts_of(std::int64_t n, std::int64_t most) { return (n + most - 1) / most; }
+thread_local struct { Buffer bias, terms, sums; } scratch;
 
 class TapSums {
 public:
@@ -48,7 +41,7 @@ public:
 
     void run(const Tensor& added) {
         if (added.defined()) {
-            float* const to = scratch().bias.get<float>(channels);
+            float* const to = scratch.bias.get<float>(channels);
             convert(added->bytes(), added->dtype, to, float32, channels);
             bias = to;
         }
@@ -69,7 +62,7 @@ private:
 
     void compute(const Band& band) const {
         const std::int64_t count = band.images * band.rows;
-        float* const terms = scratch().terms.get<float>(count * columns * line);
+        float* const terms = scratch.terms.get<float>(count * columns * line);
         multiply(band, terms);
         const std::int64_t units = parts_of(count, rows_at_once);
         parallel_for(units, grain(units, 8 * count * columns * line),
@@ -111,7 +104,7 @@ private:
     // turns, because a load that reads a part of a recent store waits for it.
     void add(const Band& band, const float* terms, std::int64_t begin, std::int64_t n) const {
         const std::int64_t row = across * channels, step = at.stride.width * channels;
-        float* const sums = scratch().sums.get<float>(n * row);
+        float* const sums = scratch.sums.get<float>(n * row);
         if (bias)
             for (float* to = sums; to != sums + n * row; to += channels) std::copy_n(bias, channels, to);
         else

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
 #include "cpu/buffer.h"
 #include "cpu/gemm/five_loops.h"
 #include "cpu/gemm/prefetch.h"
@@ -23,15 +24,7 @@ constexpr std::int64_t packed_floats = 1 << 16;  // of the gradient, packed at o
 constexpr std::int64_t rows_in_place = 64, pixels_in_place = 128;
 
 // Buffers of each thread. sums belongs to the thread that called, the others to each that computes.
-struct Scratch {
-    Buffer sums, a, b, lines, zeros;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
-
-std::int64_t parts_of(std::int64_t n, std::int64_t most) { return (n + most - 1) / most; }
+thread_local struct { Buffer sums, a, b, lines, zeros; } scratch;
 
 // One group's gradient.
 class Gradient {
@@ -60,8 +53,8 @@ public:
         char* const to = p.result + group * rows * columns * std::int64_t(size_of(p.result_type));
         in_result = parts == 1 && p.result_type == float32 && (p.beta == 0 || p.beta == 1) &&
                     columns % kernels.lanes == 0;
-        ld = in_result ? columns : parts_of(columns, kernels.lanes) * kernels.lanes;
-        sums = in_result ? reinterpret_cast<float*>(to) : scratch().sums.get<float>(parts * rows * ld);
+        ld = in_result ? columns : round_up(columns, kernels.lanes);
+        sums = in_result ? reinterpret_cast<float*>(to) : scratch.sums.get<float>(parts * rows * ld);
         const std::int64_t count = parts * strips, work = rows * columns * pixels;
         parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u) compute(u / strips, u % strips);
@@ -79,8 +72,8 @@ private:
     void compute(std::int64_t part, std::int64_t s) const {
         const std::int64_t begin = part * pixels / parts, end = (part + 1) * pixels / parts;
         const std::int64_t first = s * strip, width = std::min(strip, columns - first);
-        Scratch& own = scratch();
-        float* const a = own.a.get<float>(parts_of(rows, kernels.mr) * kernels.mr * at_once);
+        auto& own = scratch;
+        float* const a = own.a.get<float>(round_up(rows, kernels.mr) * at_once);
         float* const b = own.b.get<float>(kernels.nr * at_once);
         float* const t = sums + part * rows * ld;
         for (std::int64_t i = begin; i < end; i += at_once) {
@@ -136,9 +129,9 @@ private:
     WindowAddresses find_lines(std::int64_t column, std::int64_t width, std::int64_t begin,
                                std::int64_t k) const {
         const std::int64_t first = column / x.channels, last = (column + width - 1) / x.channels;
-        const char** const lines = scratch().lines.get<const char*>((last - first + 1) * k);
+        const char** const lines = scratch.lines.get<const char*>((last - first + 1) * k);
         const std::int64_t size = x.channels * std::int64_t(size_of(x.type));
-        char* const zeros = scratch().zeros.get<char>(size);
+        char* const zeros = scratch.zeros.get<char>(size);
         std::fill_n(zeros, size, char(0));
         Windows of_group = x;
         of_group.data += group * size;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/round_up.h"
 #include "cpu/amx/tile_gemm.h"
 #include "cpu/amx/tile_gradient.h"
 #include "cpu/amx/tile_windows.h"
@@ -35,13 +36,7 @@ constexpr std::int64_t least_outputs = 4;
 constexpr std::int64_t most_parts = 16, part_floats = 1 << 17;
 
 // Buffers of each thread that calls; they grow to the size of a chunk.
-struct Scratch {
-    Buffer windows, result;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
+thread_local struct { Buffer windows, result; } scratch;
 
 // Number of windows to copy at once; it depends on the product only.
 std::int64_t chunk_rows(const Windows& x) {
@@ -49,8 +44,6 @@ std::int64_t chunk_rows(const Windows& x) {
     const std::int64_t rows = std::max(chunk_bytes / row, std::min(least_rows, most_bytes / row));
     return std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, x.count()));
 }
-
-std::int64_t chunks_of(std::int64_t count, std::int64_t rows) { return (count + rows - 1) / rows; }
 
 // Whether the source itself is the matrix of windows.
 bool in_place(const Windows& x) {
@@ -73,7 +66,7 @@ WindowMatrix matrix_of(const Windows& x, std::int64_t begin, std::int64_t n) {
     const auto size = std::int64_t(size_of(x.type));
     if (in_place(x)) return {x.data ? x.data + begin * x.pixel * size : nullptr, x.pixel};
     const std::int64_t row = x.steps() * size;
-    char* const to = scratch().windows.get<char>(n * row);
+    char* const to = scratch.windows.get<char>(n * row);
     parallel_for(
         n, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(row, 1)),
         [&](std::int64_t first, std::int64_t end) { x.copy(begin + first, end - first, to + first * row); });
@@ -126,7 +119,7 @@ void multiply_chunk(const WindowProduct& p, const Windows& x, std::int64_t group
     const bool direct = p.result.dense();
     g.ldc = direct ? p.result.pixel : g.n;
     g.c = direct ? p.result.data + (begin * p.result.pixel + group * g.n) * size
-                 : scratch().result.get<char>(g.m * g.n * size);
+                 : scratch.result.get<char>(g.m * g.n * size);
     if (p.residual) g.added = p.residual + (begin * p.result.pixel + group * g.n) * size, g.beta = 1;
     gemm(g);
     if (!direct) place(p, group, begin, g.m, static_cast<const char*>(g.c));
@@ -143,7 +136,7 @@ void multiply_group(const WindowProduct& p, std::int64_t group) {
     g.bias_type = p.bias_type;
     g.activation = p.activation;
     const std::int64_t rows = in_place(x) && p.result.dense() ? x.count() : chunk_rows(x),
-                       chunks = chunks_of(x.count(), rows);
+                       chunks = parts_of(x.count(), rows);
     g.m = rows;
     Ref<Storage> packed;
     if (p.weight.tensor && p.groups == 1 && x.count() <= packed_windows)
@@ -218,7 +211,7 @@ const TileProduct* in_place_tiles(const WindowProduct& p) {
 // is small. The parts' sums are then added in order. The number depends on the sizes only.
 std::int64_t gradient_parts(const WindowGradient& p) {
     if (p.result_type == float64) return 1;
-    const std::int64_t chunks = chunks_of(p.windows.count(), chunk_rows(p.windows));
+    const std::int64_t chunks = parts_of(p.windows.count(), chunk_rows(p.windows));
     const std::int64_t one = std::max<std::int64_t>(1, p.outputs * p.windows.steps());
     return std::clamp<std::int64_t>(std::min(chunks / 2, part_floats / one), 1, most_parts);
 }
@@ -275,7 +268,7 @@ bool added_merged(const WindowGradient& p) {
     merged.result = reinterpret_cast<char*>(all), merged.result_type = float32, merged.beta = 0;
     vectors ? add_window_gradient_by_vectors(merged, window_kernels())
             : add_window_gradient_on_tiles(merged, tiles->bf16, all, false);
-    float* const sums = scratch().result.get<float>(p.outputs * p.windows.steps());
+    float* const sums = scratch.result.get<float>(p.outputs * p.windows.steps());
     split_merged(p, merged, all, sums);
     finish_gradient(p, sums);
     return true;
@@ -326,7 +319,7 @@ void add_window_gradient(const WindowGradient& p) {
     float* const sums = own_sums ? nullptr : buffer.get<float>(parts * count);
     const std::int64_t all = p.windows.count(), rows = chunk_rows(p.windows), work = parts * p.groups;
     const auto begin_of = [&](std::int64_t part) {
-        return std::min(all, part * chunks_of(all, rows) / parts * rows);
+        return std::min(all, part * parts_of(all, rows) / parts * rows);
     };
     parallel_for(work, parts == 1 ? work : 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t u = begin; u < end; ++u) {

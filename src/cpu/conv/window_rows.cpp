@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "core/round_up.h"
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"
 #include "cpu/gemm/five_loops.h"
@@ -34,15 +35,7 @@ constexpr std::int64_t sum_floats = 2048;  // finished at once, from the L1 cach
 constexpr auto float_bytes = std::int64_t(sizeof(float));
 
 // Buffers of each thread. weight and bias belong to the thread that called, the others to each that computes.
-struct Scratch {
-    Buffer weight, own_weight, bias, zeros, lines, image, sums;
-};
-Scratch& scratch() {
-    thread_local Scratch s;
-    return s;
-}
-
-std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+thread_local struct { Buffer weight, own_weight, bias, zeros, lines, image, sums; } scratch;
 
 class Product {
 public:
@@ -58,7 +51,7 @@ public:
 
     void run() {
         if (p.bias) {
-            float* const to = scratch().bias.get<float>(p.result.pixel);
+            float* const to = scratch.bias.get<float>(p.result.pixel);
             convert(p.bias, p.bias_type, to, float32, p.result.pixel);
             bias = to;
         }
@@ -112,7 +105,7 @@ private:
                 const std::int64_t first = u * own, last = std::min(panels, first + own);
                 const float* b = packed_panels(group, first);
                 if (!b) {
-                    float* const to = scratch().own_weight.get<float>(own * steps * kernels.nr);
+                    float* const to = scratch.own_weight.get<float>(own * steps * kernels.nr);
                     for (std::int64_t j = first; j < last; ++j)
                         pack_panel(group, j, to + (j - first) * steps * kernels.nr);
                     b = to;
@@ -127,7 +120,7 @@ private:
     void each_its_rows(std::int64_t group, std::int64_t first, std::int64_t last) {
         const float* b = packed_panels(group, first);
         if (!b) {
-            float* const to = scratch().weight.get<float>((last - first) * steps * kernels.nr);
+            float* const to = scratch.weight.get<float>((last - first) * steps * kernels.nr);
             pack_panels(group * panels + first, last - first, to);
             b = to;
         }
@@ -169,13 +162,13 @@ private:
     void compute_block(std::int64_t group, std::int64_t first, std::int64_t last, const float* b,
                        std::int64_t begin, std::int64_t rows) const {
         const std::int64_t j = first * kernels.nr, width = std::min(last * kernels.nr, columns) - j;
-        const char** const lines = scratch().lines.get<const char*>(taps * ld_lines(rows));
+        const char** const lines = scratch.lines.get<const char*>(taps * ld_lines(rows));
         find_lines(group, begin, rows, lines);
         const bool whole = p.result.dense() && p.result.type == float32 && width % kernels.lanes == 0;
         const bool in_registers = whole && kernels.depth == 1;
         const bool plain = whole && !in_registers && !bias && !p.residual && p.activation == Activation::none;
         float* const sums =
-            plain ? nullptr : scratch().sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
+            plain ? nullptr : scratch.sums.get<float>(round_up(rows, kernels.mr) * kernels.nr);
         for (std::int64_t q = 0; q < width; q += kernels.nr) {
             WindowTile tile{};
             tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = ld_lines(rows);
@@ -261,12 +254,12 @@ private:
         Windows seen = x;
         if (kernels.depth == 1 && x.type != float32) {
             const auto [first, end] = x.source_pixels(begin, rows);
-            float* const image = scratch().image.get<float>((end - first) * x.pixel);
+            float* const image = scratch.image.get<float>((end - first) * x.pixel);
             convert(x.data + first * x.pixel * 2, x.type, image, float32, (end - first) * x.pixel);
             seen.data = reinterpret_cast<const char*>(image), seen.type = float32, seen.origin = first;
         }
         seen.data += group * x.channels * std::int64_t(size_of(seen.type));
-        float* const zeros = scratch().zeros.get<float>(channels);
+        float* const zeros = scratch.zeros.get<float>(channels);
         std::fill_n(zeros, channels, 0.0f);
         const char* const none = reinterpret_cast<const char*>(zeros);
         for (std::int64_t t = 0; t < taps; ++t, lines += ld_lines(rows)) {
