@@ -42,7 +42,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Model& model, con
         Text text(token.content);
         if (token.normalized)
             for (const auto& normalizer : normalizers) {
-                normalizer->apply(text);
+                normalizer(text);
                 check_growth(text, 0);
             }
         decoded_.push_back(text.bytes());

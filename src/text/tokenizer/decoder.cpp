@@ -118,11 +118,11 @@ Decoder bpe_suffix(const std::string& suffix) {
 constexpr std::size_t most_bytes = std::size_t(1) << 26;
 
 Decoder replace(Fields& fields) {
-    const std::shared_ptr<const Pattern> pattern = read_pattern(fields, "pattern");
+    const Pattern pattern = read_pattern(fields, "pattern");
     return each([pattern, content = fields.text("content")](std::string& text) {
         std::string result;
         std::size_t at = 0;
-        for (TextRange match{}; pattern->find(text, at, match); at = match.end) {
+        for (TextRange match{}; pattern(text, at, match); at = match.end) {
             result.append(text, at, match.begin - at).append(content);
             check(result.size() <= most_bytes, ErrorKind::value,
                   "decode: the tokenizer's Replace makes a text of more than ", most_bytes, " bytes");

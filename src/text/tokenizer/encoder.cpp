@@ -14,26 +14,15 @@ void add(Encoding& out, std::int64_t id, SourceRange place) {
     out.offsets.push_back({place.begin, place.end});
 }
 
-// Returns how many bytes of the text a token's leading white space represents: a blank is one character of
-// byte-level tokens.
-std::int64_t leading_space(std::string_view token) {
+// Returns how many bytes of the text the white space at a token's beginning or end represents: a blank is one
+// character of byte-level tokens.
+std::int64_t space(std::string_view token, bool at_end) {
     std::int64_t bytes = 0;
     while (!token.empty()) {
-        const Decoded next = first_character(token);
+        const Decoded next = at_end ? last_character(token, token.size()) : first_character(token);
         if (byte_of(next.character) != ' ' && !is_space(next.character)) break;
         bytes += byte_of(next.character) == ' ' ? 1 : std::int64_t(next.bytes);
-        token.remove_prefix(next.bytes);
-    }
-    return bytes;
-}
-
-std::int64_t trailing_space(std::string_view token) {
-    std::int64_t bytes = 0;
-    while (!token.empty()) {
-        const Decoded last = last_character(token, token.size());
-        if (byte_of(last.character) != ' ' && !is_space(last.character)) break;
-        bytes += byte_of(last.character) == ' ' ? 1 : std::int64_t(last.bytes);
-        token.remove_suffix(last.bytes);
+        token = token.substr(at_end ? 0 : next.bytes, token.size() - next.bytes);
     }
     return bytes;
 }
@@ -95,8 +84,8 @@ Encoding Encoder::tokenize(std::string_view text, std::size_t enough) {
 }
 
 void Encoder::add_section(Text section, std::size_t enough, Encoding& out) {
-    for (const auto& normalizer : parts_.normalizers) {
-        normalizer->apply(section);
+    for (const Normalizer& step : parts_.normalizers) {
+        step(section);
         check_growth(section, 0);
     }
     parts_.added.split(section.bytes(), true, [&](TextRange range, const AddedToken* token) {
@@ -115,8 +104,8 @@ void Encoder::add_words(Text text, std::size_t enough, Encoding& out) {
     Pieces pieces;
     pieces.ranges.push_back({0, text.size()});
     pieces.text = std::move(text);
-    for (const auto& step : parts_.pre_tokenizers) {
-        step->apply(pieces);
+    for (const PreTokenizer& step : parts_.pre_tokenizers) {
+        step(pieces);
         check_growth(pieces.text, 0);
     }
     const std::string_view bytes = pieces.text.bytes();
@@ -171,7 +160,7 @@ void Encoder::trim_offsets(Encoding& encoding, std::string_view text) const {
             found = Text(text.substr(std::size_t(offset.begin), std::size_t(offset.end - offset.begin)));
         const std::string& token =
             added_token ? found.bytes() : *parts_.model->vocabulary().token(encoding.ids[i]);
-        const std::int64_t leading = leading_space(token), trailing = trailing_space(token);
+        const std::int64_t leading = space(token, false), trailing = space(token, true);
         // A single blank at the beginning of a text comes from add_prefix_space: there are no bytes to trim
         // for it.
         if (parts_.post_processor.add_prefix_space && leading == 1 && (i == 0 || offset.begin == 0)) {

@@ -14,28 +14,22 @@ namespace {
 // Returns the end of the match that begins at `at`, or `at` if there is none.
 using MatchAt = std::size_t (*)(std::string_view text, std::size_t at);
 
-class Known : public Pattern {
-public:
-    explicit Known(MatchAt match_at, std::vector<std::string> first = {})
-        : match_at_(match_at), first_(std::move(first)) {}
-    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
+// At each character the alternatives `first` are tried before match_at.
+Pattern known_pattern(MatchAt match_at, std::vector<std::string> first = {}) {
+    return [match_at, first = std::move(first)](std::string_view text, std::size_t from, TextRange& match) {
+        const auto end = [&](std::size_t at) {
+            for (const std::string& literal : first)
+                if (text.substr(at).starts_with(literal)) return at + literal.size();
+            return match_at(text, at);
+        };
         while (from < text.size()) {
-            match = {from, end(text, from)};
+            match = {from, end(from)};
             if (match.end > from) return true;
             from += first_character(text.substr(from)).bytes;
         }
         return false;
-    }
-
-private:
-    std::size_t end(std::string_view text, std::size_t at) const {
-        for (const std::string& literal : first_)
-            if (text.substr(at).starts_with(literal)) return at + literal.size();
-        return match_at_(text, at);
-    }
-    MatchAt match_at_;
-    std::vector<std::string> first_;  // alternatives that are tried first
-};
+    };
+}
 
 // Returns the end of the characters from `at` on that belong to a class, at most `most` of them.
 template <class Belongs> std::size_t run(std::string_view text, std::size_t at, const Belongs& belongs,
@@ -176,15 +170,15 @@ std::optional<std::string> take_literal(std::string_view& expression) {
 
 }  // namespace
 
-std::unique_ptr<Pattern> gpt2_words() { return std::make_unique<Known>(gpt2); }
-std::unique_ptr<Pattern> word_runs() { return std::make_unique<Known>(words); }
+Pattern gpt2_words() { return known_pattern(gpt2); }
+Pattern word_runs() { return known_pattern(words); }
 
-std::unique_ptr<Pattern> known_expression(std::string_view expression) {
+Pattern known_expression(std::string_view expression) {
     // CLIP's published file has its two special tokens as alternatives before the known expression.
     std::vector<std::string> first;
     for (;;) {
         for (const auto& entry : known)
-            if (entry.expression == expression) return std::make_unique<Known>(entry.match_at, first);
+            if (entry.expression == expression) return known_pattern(entry.match_at, first);
         std::optional<std::string> literal = take_literal(expression);
         if (!literal) return nullptr;
         first.push_back(std::move(*literal));

@@ -21,13 +21,13 @@ std::string joined(const std::string& first, const std::string& second) { return
 
 // Counts the words of GPT-2's expression.
 std::map<std::string, std::int64_t> count_words(const std::vector<std::string>& texts) {
-    const std::unique_ptr<tokenizer::Pattern> words = tokenizer::gpt2_words();
+    const tokenizer::Pattern words = tokenizer::gpt2_words();
     std::map<std::string, std::int64_t> counts;
     for (const std::string& given : texts) {
         const Text text(given);
         const std::string_view bytes = text.bytes();
         tokenizer::TextRange match{};
-        for (std::size_t at = 0; at < bytes.size() && words->find(bytes, at, match); at = match.end)
+        for (std::size_t at = 0; at < bytes.size() && words(bytes, at, match); at = match.end)
             ++counts[std::string(bytes.substr(match.begin, match.end - match.begin))];
     }
     return counts;

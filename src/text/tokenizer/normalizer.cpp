@@ -1,26 +1,11 @@
 #include "text/tokenizer/normalizer.h"
 
-#include <functional>
-
 #include "text/tokenizer/byte_characters.h"
 #include "text/tokenizer/pattern.h"
 
 namespace mezzo::data::tokenizer {
 
 namespace {
-
-class Step : public Normalizer {
-public:
-    explicit Step(std::function<void(Text&)> run) : run_(std::move(run)) {}
-    void apply(Text& text) const override { run_(text); }
-
-private:
-    std::function<void(Text&)> run_;
-};
-
-void add(Normalizers& steps, std::function<void(Text&)> run) {
-    steps.push_back(std::make_unique<Step>(std::move(run)));
-}
 
 // Replaces the text by the output of visit(character, source, out) for each character.
 template <class Visit> void rewrite(Text& text, const Visit& visit) {
@@ -96,7 +81,7 @@ void strip(Text& text, bool left, bool right) {
 
 void replace(Text& text, const Pattern& pattern, const std::string& content) {
     TextRange match{};
-    if (!pattern.find(text.bytes(), 0, match)) return;
+    if (!pattern(text.bytes(), 0, match)) return;
     Text result;
     result.reserve(text.size());
     std::size_t at = 0;
@@ -105,7 +90,7 @@ void replace(Text& text, const Pattern& pattern, const std::string& content) {
         check_growth(text, result.size() + content.size());
         result.append(content, text.place(match));
         at = match.end;
-    } while (pattern.find(text.bytes(), at, match));
+    } while (pattern(text.bytes(), at, match));
     result.append(text, {at, text.size()});
     text = std::move(result);
 }
@@ -132,21 +117,21 @@ void read_bert(Fields& fields, const BertOverrides& overrides, Normalizers& step
     const JsonValue* const own_strip = fields.find("strip_accents");
     const JsonValue* strip_accents = overrides.strip_accents ? overrides.strip_accents : own_strip;
     if (strip_accents && strip_accents->kind == JsonKind::null) strip_accents = nullptr;
-    if (fields.flag("clean_text", true)) add(steps, clean);
+    if (fields.flag("clean_text", true)) steps.emplace_back(clean);
     if (flag_of(overrides.handle_chinese_chars, fields.flag("handle_chinese_chars", true), where))
-        add(steps, space_ideographs);
+        steps.emplace_back(space_ideographs);
     if (flag_of(strip_accents, lower, where))
-        add(steps, [](Text& text) {
+        steps.emplace_back([](Text& text) {
             normalize(text, Form::nfd);
             if (!text.is_ascii()) drop(text, is_nonspacing_mark);
         });
-    if (lower) add(steps, lower_case);
+    if (lower) steps.emplace_back(lower_case);
 }
 
 void read_replace(Fields& fields, Normalizers& steps) {
-    // Shared, because std::function must be copyable.
-    const std::shared_ptr<const Pattern> pattern = read_pattern(fields, "pattern");
-    add(steps, [pattern, content = fields.text("content")](Text& text) { replace(text, *pattern, content); });
+    const Pattern pattern = read_pattern(fields, "pattern");
+    steps.emplace_back(
+        [pattern, content = fields.text("content")](Text& text) { replace(text, pattern, content); });
 }
 
 bool read_form(const std::string& type, Normalizers& steps) {
@@ -156,7 +141,7 @@ bool read_form(const std::string& type, Normalizers& steps) {
     } forms[] = {{"NFC", Form::nfc}, {"NFD", Form::nfd}, {"NFKC", Form::nfkc}, {"NFKD", Form::nfkd}};
     for (const auto& [name, form] : forms) {
         if (type != name) continue;
-        add(steps, [form = form](Text& text) { normalize(text, form); });
+        steps.emplace_back([form = form](Text& text) { normalize(text, form); });
         return true;
     }
     return false;
@@ -168,20 +153,20 @@ void read_one(Fields& fields, const BertOverrides& overrides, Normalizers& steps
     if (type == "BertNormalizer") {
         read_bert(fields, overrides, steps);
     } else if (type == "Lowercase") {
-        add(steps, lower_case);
+        steps.emplace_back(lower_case);
     } else if (type == "StripAccents") {
-        add(steps, [](Text& text) { drop(text, is_mark); });
+        steps.emplace_back([](Text& text) { drop(text, is_mark); });
     } else if (type == "Strip") {
         const bool left = fields.flag("strip_left", true), right = fields.flag("strip_right", true);
-        add(steps, [left, right](Text& text) { strip(text, left, right); });
+        steps.emplace_back([left, right](Text& text) { strip(text, left, right); });
     } else if (type == "Replace") {
         read_replace(fields, steps);
     } else if (type == "Prepend") {
-        add(steps, [content = fields.text("prepend")](Text& text) { prepend(text, content); });
+        steps.emplace_back([content = fields.text("prepend")](Text& text) { prepend(text, content); });
     } else if (type == "Nmt") {
-        add(steps, nmt);
+        steps.emplace_back(nmt);
     } else if (type == "ByteLevel") {
-        add(steps, [](Text& text) { text = to_byte_characters(text); });
+        steps.emplace_back([](Text& text) { text = to_byte_characters(text); });
     } else if (type == "Precompiled") {
         steps.push_back(read_precompiled(fields));
     } else {

@@ -1,7 +1,7 @@
 // Normalizers: they rewrite a text before it is split.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <vector>
 
 #include "text/tokenizer/fields.h"
@@ -9,15 +9,8 @@
 
 namespace mezzo::data::tokenizer {
 
-class Normalizer {
-public:
-    Normalizer() = default;
-    virtual ~Normalizer() = default;
-    Normalizer(const Normalizer&) = delete;
-    Normalizer& operator=(const Normalizer&) = delete;
-    virtual void apply(Text& text) const = 0;
-};
-using Normalizers = std::vector<std::unique_ptr<Normalizer>>;
+using Normalizer = std::function<void(Text&)>;
+using Normalizers = std::vector<Normalizer>;
 
 // Values of tokenizer_config.json that override fields of a BertNormalizer.
 struct BertOverrides {
@@ -31,7 +24,7 @@ Normalizers read_normalizers(const Fields& component, const BertOverrides& overr
 
 // Reads the field "precompiled_charsmap" of SentencePiece's normalizers (precompiled.cpp): a table of
 // replacements in base64. Throws Error(value) if it is damaged.
-std::unique_ptr<Normalizer> read_precompiled(Fields& fields);
+Normalizer read_precompiled(Fields& fields);
 
 // Normalization forms of Unicode (unicode_forms.cpp; UAX #15).
 enum class Form : unsigned char { nfc, nfd, nfkc, nfkd };

@@ -2,47 +2,30 @@
 
 namespace mezzo::data::tokenizer {
 
-namespace {
-
-class Literal : public Pattern {
-public:
-    explicit Literal(std::string text) : text_(std::move(text)) {}
-    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
-        if (text_.empty()) return false;
-        const std::size_t at = text.find(text_, from);
-        match = {at, at + text_.size()};
+Pattern literal(std::string sought) {
+    return [literal = std::move(sought)](std::string_view text, std::size_t from, TextRange& match) {
+        if (literal.empty()) return false;
+        const std::size_t at = text.find(literal, from);
+        match = {at, at + literal.size()};
         return at != std::string_view::npos;
-    }
+    };
+}
 
-private:
-    std::string text_;
-};
-
-class EachOf : public Pattern {
-public:
-    explicit EachOf(bool (*belongs)(char32_t)) : belongs_(belongs) {}
-    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
+Pattern each_of(bool (*belongs)(char32_t)) {
+    return [belongs](std::string_view text, std::size_t from, TextRange& match) {
         while (from < text.size()) {
             const Decoded next = first_character(text.substr(from));
             match = {from, from + next.bytes};
-            if (belongs_(next.character)) return true;
+            if (belongs(next.character)) return true;
             from += next.bytes;
         }
         return false;
-    }
+    };
+}
 
-private:
-    bool (*belongs_)(char32_t);
-};
-
-}  // namespace
-
-std::unique_ptr<Pattern> literal(std::string text) { return std::make_unique<Literal>(std::move(text)); }
-std::unique_ptr<Pattern> each_of(bool (*belongs)(char32_t)) { return std::make_unique<EachOf>(belongs); }
-
-std::unique_ptr<Pattern> read_pattern(Fields& owner, const char* key) {
+Pattern read_pattern(Fields& owner, const char* key) {
     Fields pattern = owner.fields(key);
-    std::unique_ptr<Pattern> result;
+    Pattern result;
     if (pattern.find("String")) {
         result = literal(pattern.text("String"));
     } else {

@@ -1,4 +1,6 @@
 // Regular expressions that are not known by their text, matched by PCRE2. Only in builds with PCRE2.
+#include <memory>
+
 #include "text/tokenizer/pattern.h"
 #include "text/tokenizer/pcre2_syntax.h"
 
@@ -34,31 +36,27 @@ bool is_script(const std::string& property) {
     return code != nullptr;
 }
 
-class Expression : public Pattern {
+class Expression {
 public:
     Expression(const std::string& expression, const std::string& where) : where_(where) {
         int error = 0;
-        code_ = compile("(*LF)" + to_pcre2_syntax(expression, is_script, where), error);
+        code_.reset(compile("(*LF)" + to_pcre2_syntax(expression, is_script, where), error), pcre2_code_free);
         check(code_ != nullptr, ErrorKind::value, where, ": the regular expression ", io::shown(expression),
               " is not valid: ", message(error));
         std::uint32_t empty = 0;
-        pcre2_pattern_info(code_, PCRE2_INFO_MATCHEMPTY, &empty);
-        if (empty != 0) {
-            pcre2_code_free(code_);
-            fail(ErrorKind::value, where, ": the regular expression ", io::shown(expression),
-                 " matches an empty text, which is not supported");
-        }
+        pcre2_pattern_info(code_.get(), PCRE2_INFO_MATCHEMPTY, &empty);
+        check(empty == 0, ErrorKind::value, where, ": the regular expression ", io::shown(expression),
+              " matches an empty text, which is not supported");
         // Without a JIT compiler for this machine PCRE2's interpreter runs.
-        pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
+        pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
     }
-    ~Expression() override { pcre2_code_free(code_); }
 
-    bool find(std::string_view text, std::size_t from, TextRange& match) const override {
+    bool operator()(std::string_view text, std::size_t from, TextRange& match) const {
         const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
             pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
         check(data != nullptr, ErrorKind::memory, where_, ": no memory for a match");
         const auto run = [&](std::uint32_t options) {
-            return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+            return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                PCRE2_NO_UTF_CHECK | options, data.get(), nullptr);
         };
         int count = run(0);
@@ -74,18 +72,18 @@ public:
 
 private:
     std::string where_;
-    pcre2_code* code_;
+    std::shared_ptr<pcre2_code> code_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pattern> pcre2_expression(const std::string& expression, const std::string& where) {
-    return std::make_unique<Expression>(expression, where);
+Pattern pcre2_expression(const std::string& expression, const std::string& where) {
+    return Expression(expression, where);
 }
 
 #else
 
-std::unique_ptr<Pattern> pcre2_expression(const std::string& expression, const std::string& where) {
+Pattern pcre2_expression(const std::string& expression, const std::string& where) {
     fail(ErrorKind::value, where, ": the regular expression ", io::shown(expression),
          " needs PCRE2, which this build of mezzo lacks; install libpcre2-dev and configure with "
          "-Dpcre2=enabled");

@@ -19,7 +19,7 @@ struct Match {
 void find_parts(std::string_view text, const Pattern& pattern, bool invert, std::vector<Match>& parts) {
     parts.clear();
     std::size_t at = 0;
-    for (TextRange match{}; at < text.size() && pattern.find(text, at, match); at = match.end) {
+    for (TextRange match{}; at < text.size() && pattern(text, at, match); at = match.end) {
         if (match.begin > at) parts.push_back({{at, match.begin}, invert});
         parts.push_back({match, !invert});
     }
@@ -42,54 +42,37 @@ bool joins(Behavior behavior, const Match& before, const Match& part) {
     return false;
 }
 
-class Split : public PreTokenizer {
-public:
-    Split(std::unique_ptr<Pattern> pattern, Behavior behavior, bool invert = false)
-        : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-
-    void apply(Pieces& pieces) const override {
-        std::vector<TextRange> ranges;
-        ranges.reserve(pieces.ranges.size());
-        std::vector<Match> parts;
-        const std::string_view text = pieces.text.bytes();
-        for (const TextRange piece : pieces.ranges) {
-            find_parts(text.substr(piece.begin, piece.end - piece.begin), *pattern_, invert_, parts);
-            for (std::size_t i = 0; i < parts.size(); ++i) {
-                const TextRange range{piece.begin + parts[i].range.begin, piece.begin + parts[i].range.end};
-                if (behavior_ == Behavior::removed && parts[i].match) continue;
-                if (i > 0 && joins(behavior_, parts[i - 1], parts[i]))
-                    ranges.back().end = range.end;
-                else
-                    ranges.push_back(range);
-            }
+void split(Pieces& pieces, const Pattern& pattern, Behavior behavior, bool invert) {
+    std::vector<TextRange> ranges;
+    ranges.reserve(pieces.ranges.size());
+    std::vector<Match> parts;
+    const std::string_view text = pieces.text.bytes();
+    for (const TextRange piece : pieces.ranges) {
+        find_parts(text.substr(piece.begin, piece.end - piece.begin), pattern, invert, parts);
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+            const TextRange range{piece.begin + parts[i].range.begin, piece.begin + parts[i].range.end};
+            if (behavior == Behavior::removed && parts[i].match) continue;
+            if (i > 0 && joins(behavior, parts[i - 1], parts[i]))
+                ranges.back().end = range.end;
+            else
+                ranges.push_back(range);
         }
-        pieces.ranges = std::move(ranges);
     }
+    pieces.ranges = std::move(ranges);
+}
 
-private:
-    std::unique_ptr<Pattern> pattern_;
-    Behavior behavior_;
-    bool invert_;
-};
-
-// Rewrites each piece separately.
-class Rewrite : public PreTokenizer {
-public:
-    void apply(Pieces& pieces) const final {
-        Pieces result;
-        result.text.reserve(pieces.text.size() + 4 * pieces.ranges.size());
-        result.ranges.reserve(pieces.ranges.size());
-        for (const TextRange piece : pieces.ranges) {
-            const std::size_t begin = result.text.size();
-            rewrite(pieces.text, piece, result.text);
-            result.ranges.push_back({begin, result.text.size()});
-        }
-        pieces = std::move(result);
+// Replaces each piece by what rewrite(text, piece, out) appends to `out`.
+template <class Rewrite> void rewrite_each(Pieces& pieces, const Rewrite& rewrite) {
+    Pieces result;
+    result.text.reserve(pieces.text.size() + 4 * pieces.ranges.size());
+    result.ranges.reserve(pieces.ranges.size());
+    for (const TextRange piece : pieces.ranges) {
+        const std::size_t begin = result.text.size();
+        rewrite(pieces.text, piece, result.text);
+        result.ranges.push_back({begin, result.text.size()});
     }
-
-private:
-    virtual void rewrite(const Text& text, TextRange piece, Text& out) const = 0;
-};
+    pieces = std::move(result);
+}
 
 // Returns the source of text that is inserted before a piece: that of the piece's first character.
 SourceRange first_place(const Text& text, TextRange piece) {
@@ -97,55 +80,46 @@ SourceRange first_place(const Text& text, TextRange piece) {
     return text.place({piece.begin, piece.begin + bytes});
 }
 
-class BlankInFront : public Rewrite {
-    void rewrite(const Text& text, TextRange piece, Text& out) const override {
+void add_blanks_in_front(Pieces& pieces) {
+    rewrite_each(pieces, [](const Text& text, TextRange piece, Text& out) {
         if (text.bytes()[piece.begin] != ' ') out.append(std::string_view(" "), first_place(text, piece));
         out.append(text, piece);
-    }
-};
+    });
+}
 
-class ByteCharacters : public PreTokenizer {
-public:
-    void apply(Pieces& pieces) const override {
-        const std::string_view bytes = pieces.text.bytes();
-        std::size_t at = 0, to = 0;  // a byte at `at` becomes a character at `to`
-        const auto advance = [&](std::size_t end) {
-            for (; at < end; ++at) to += byte_character(static_cast<unsigned char>(bytes[at])) < 0x80 ? 1 : 2;
-            return to;
-        };
-        for (TextRange& range : pieces.ranges) {
-            const std::size_t begin = advance(range.begin);
-            range = {begin, advance(range.end)};
-        }
-        pieces.text = to_byte_characters(pieces.text);
+void use_byte_characters(Pieces& pieces) {
+    const std::string_view bytes = pieces.text.bytes();
+    std::size_t at = 0, to = 0;  // a byte at `at` becomes a character at `to`
+    const auto advance = [&](std::size_t end) {
+        for (; at < end; ++at) to += byte_character(static_cast<unsigned char>(bytes[at])) < 0x80 ? 1 : 2;
+        return to;
+    };
+    for (TextRange& range : pieces.ranges) {
+        const std::size_t begin = advance(range.begin);
+        range = {begin, advance(range.end)};
     }
-};
+    pieces.text = to_byte_characters(pieces.text);
+}
 
 // When Metaspace puts its sign before a piece.
 enum class Prepend : unsigned char { always, first, never };
 
-class Metaspace : public Rewrite {
-public:
-    Metaspace(std::string sign, Prepend prepend) : sign_(std::move(sign)), prepend_(prepend) {}
-
-private:
-    void rewrite(const Text& text, TextRange piece, Text& out) const override {
+void metaspace(Pieces& pieces, const std::string& sign, Prepend prepend) {
+    rewrite_each(pieces, [&](const Text& text, TextRange piece, Text& out) {
         const std::string_view bytes = std::string_view(text.bytes()).substr(0, piece.end);
-        const bool has_one = bytes[piece.begin] == ' ' || bytes.substr(piece.begin).starts_with(sign_);
+        const bool has_one = bytes[piece.begin] == ' ' || bytes.substr(piece.begin).starts_with(sign);
         const bool wanted =
-            prepend_ == Prepend::always ||
-            (prepend_ == Prepend::first && text.place({piece.begin, piece.begin + 1}).begin == 0);
-        if (wanted && !has_one) out.append(sign_, first_place(text, piece));
+            prepend == Prepend::always ||
+            (prepend == Prepend::first && text.place({piece.begin, piece.begin + 1}).begin == 0);
+        if (wanted && !has_one) out.append(sign, first_place(text, piece));
         for (std::size_t at = piece.begin; at < piece.end;) {
             const std::size_t blank = std::min(bytes.find(' ', at), piece.end);
             if (blank > at) out.append(text, {at, blank});
-            if (blank < piece.end) out.append(sign_, text.place({blank, blank + 1}));
+            if (blank < piece.end) out.append(sign, text.place({blank, blank + 1}));
             at = blank + 1;
         }
-    }
-    std::string sign_;
-    Prepend prepend_;
-};
+    });
+}
 
 Behavior read_behavior(Fields& fields, const char* fallback) {
     const std::string name = fields.text("behavior", fallback);
@@ -166,23 +140,24 @@ Prepend read_prepend_scheme(Fields& fields) {
     return !prefix || name == "never" ? Prepend::never : name == "first" ? Prepend::first : Prepend::always;
 }
 
-void add(PreTokenizers& steps, std::unique_ptr<PreTokenizer> step) { steps.push_back(std::move(step)); }
-void add_split(PreTokenizers& steps, std::unique_ptr<Pattern> pattern, Behavior behavior,
-               bool invert = false) {
-    steps.push_back(std::make_unique<Split>(std::move(pattern), behavior, invert));
+void add_split(PreTokenizers& steps, Pattern pattern, Behavior behavior, bool invert = false) {
+    steps.emplace_back([pattern = std::move(pattern), behavior, invert](Pieces& pieces) {
+        split(pieces, pattern, behavior, invert);
+    });
 }
 
 void read_byte_level(Fields& fields, PreTokenizers& steps) {
     (void)fields.flag("trim_offsets", true);  // only used by post-processors
-    if (fields.flag("add_prefix_space", true)) add(steps, std::make_unique<BlankInFront>());
+    if (fields.flag("add_prefix_space", true)) steps.emplace_back(add_blanks_in_front);
     if (fields.flag("use_regex", true)) add_split(steps, gpt2_words(), Behavior::isolated);
-    add(steps, std::make_unique<ByteCharacters>());
+    steps.emplace_back(use_byte_characters);
 }
 
 void read_metaspace(Fields& fields, PreTokenizers& steps) {
     (void)fields.find("str_rep");  // repeats the replacement
     const std::string sign = fields.character("replacement");
-    add(steps, std::make_unique<Metaspace>(sign, read_prepend_scheme(fields)));
+    steps.emplace_back(
+        [sign, prepend = read_prepend_scheme(fields)](Pieces& pieces) { metaspace(pieces, sign, prepend); });
     if (fields.flag("split", true)) add_split(steps, literal(sign), Behavior::merged_with_next);
 }
 

@@ -2,7 +2,7 @@
 // separately.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <vector>
 
 #include "text/tokenizer/fields.h"
@@ -17,15 +17,8 @@ struct Pieces {
 };
 
 // Splits pieces into smaller ones, or rewrites them.
-class PreTokenizer {
-public:
-    PreTokenizer() = default;
-    virtual ~PreTokenizer() = default;
-    PreTokenizer(const PreTokenizer&) = delete;
-    PreTokenizer& operator=(const PreTokenizer&) = delete;
-    virtual void apply(Pieces& pieces) const = 0;
-};
-using PreTokenizers = std::vector<std::unique_ptr<PreTokenizer>>;
+using PreTokenizer = std::function<void(Pieces&)>;
+using PreTokenizers = std::vector<PreTokenizer>;
 
 // Reads the field "pre_tokenizer" of tokenizer.json as steps that run one after the other; throws
 // Error(value).

@@ -39,14 +39,14 @@ std::uint32_t unit_at(std::string_view bytes, std::size_t at) {
     return unit;
 }
 
-class Precompiled : public Normalizer {
+class Precompiled {
 public:
     Precompiled(std::vector<std::uint32_t> units, std::string replacements)
         : units_(std::move(units)), replacements_(std::move(replacements)) {}
 
     // Looks up graphemes of up to 5 bytes as a whole, then characters; both by their shortest prefix in the
     // table. The reference does the same, and models were made with it.
-    void apply(Text& text) const override {
+    void operator()(Text& text) const {
         Text result;
         result.reserve(text.size());
         const std::string_view bytes = text.bytes();
@@ -105,7 +105,7 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Normalizer> read_precompiled(Fields& fields) {
+Normalizer read_precompiled(Fields& fields) {
     const std::string bytes = from_base64(fields.text("precompiled_charsmap"), fields.where());
     check(bytes.size() >= 4, ErrorKind::value, fields.where(), ": precompiled_charsmap has ", bytes.size(),
           " bytes; 4 at least are expected");
@@ -117,7 +117,7 @@ std::unique_ptr<Normalizer> read_precompiled(Fields& fields) {
     std::string replacements = bytes.substr(4 + size);
     check(is_valid_utf8(replacements), ErrorKind::value, fields.where(),
           ": the replacements of precompiled_charsmap are no valid UTF-8");
-    return std::make_unique<Precompiled>(std::move(units), std::move(replacements));
+    return Precompiled(std::move(units), std::move(replacements));
 }
 
 }  // namespace mezzo::data::tokenizer
