@@ -135,7 +135,7 @@ std::uint32_t Unpickler::load() {
     return stack_.back();
 }
 
-void Unpickler::push_integer(std::string_view bytes) {
+bool Unpickler::push_integer(std::string_view bytes) {
     const bool negative = !bytes.empty() && (bytes.back() & 0x80) != 0;
     const char sign = negative ? '\xff' : '\0';
     while (bytes.size() > 8 && bytes.back() == sign && ((bytes[bytes.size() - 2] ^ sign) & 0x80) == 0)
@@ -143,57 +143,45 @@ void Unpickler::push_integer(std::string_view bytes) {
     if (bytes.size() > 8) return push(add_text(PickleKind::big_integer, bytes));
     std::uint64_t value = little_endian(bytes);
     if (negative && bytes.size() < 8) value |= ~std::uint64_t(0) << 8 * bytes.size();
-    push(add(PickleKind::integer, std::int64_t(value)));
+    return push(add(PickleKind::integer, std::int64_t(value)));
 }
 
-void Unpickler::push_decimal(std::string_view digits) {
+bool Unpickler::push_decimal(std::string_view digits) {
     if (digits.ends_with('L')) digits.remove_suffix(1);
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     require(error == std::errc() && end == digits.data() + digits.size(), "no integer of 64 bits");
-    push(add(PickleKind::integer, value));
+    return push(add(PickleKind::integer, value));
 }
 
 bool Unpickler::run_number(unsigned char op) {
     switch (op) {
         case 'N':  // NONE
-            push(0);
-            return true;
+            return push(0);
         case 0x89:  // NEWFALSE
         case 0x88:  // NEWTRUE
-            push(op == 0x88 ? 2 : 1);
-            return true;
+            return push(op == 0x88 ? 2 : 1);
         case 'K':  // BININT1
-            push(add(PickleKind::integer, std::int64_t(number(1))));
-            return true;
+            return push(add(PickleKind::integer, std::int64_t(number(1))));
         case 'M':  // BININT2
-            push(add(PickleKind::integer, std::int64_t(number(2))));
-            return true;
+            return push(add(PickleKind::integer, std::int64_t(number(2))));
         case 'J':  // BININT
-            push(add(PickleKind::integer, std::int32_t(number(4))));
-            return true;
+            return push(add(PickleKind::integer, std::int32_t(number(4))));
         case 0x8a:  // LONG1
-            push_integer(source_.take(number(1)));
-            return true;
+            return push_integer(source_.take(number(1)));
         case 0x8b:  // LONG4
-            push_integer(source_.take(number(4)));
-            return true;
+            return push_integer(source_.take(number(4)));
         case 'I': {  // INT, in which protocols 0 and 1 write booleans, too
             const std::string_view digits = source_.line();
-            if (digits == "00" || digits == "01")
-                push(digits == "01" ? 2 : 1);
-            else
-                push_decimal(digits);
-            return true;
+            if (digits == "00" || digits == "01") return push(digits == "01" ? 2 : 1);
+            return push_decimal(digits);
         }
         case 'L':  // LONG
-            push_decimal(source_.line());
-            return true;
+            return push_decimal(source_.line());
         case 'G': {  // BINFLOAT, most significant byte first
             std::string bytes(source_.take(8));
             std::reverse(bytes.begin(), bytes.end());
-            push(add(PickleKind::real, std::int64_t(little_endian(bytes))));
-            return true;
+            return push(add(PickleKind::real, std::int64_t(little_endian(bytes))));
         }
         default:
             return false;
@@ -204,25 +192,19 @@ bool Unpickler::run_text(unsigned char op) {
     switch (op) {
         case 'U':   // SHORT_BINSTRING, the strings of Python 2
         case 0x8c:  // SHORT_BINUNICODE
-            push(add_string(source_.take(number(1))));
-            return true;
+            return push(add_string(source_.take(number(1))));
         case 'T':  // BINSTRING
         case 'X':  // BINUNICODE
-            push(add_string(source_.take(number(4))));
-            return true;
+            return push(add_string(source_.take(number(4))));
         case 0x8d:  // BINUNICODE8
-            push(add_string(source_.take(number(8))));
-            return true;
+            return push(add_string(source_.take(number(8))));
         case 'C':  // SHORT_BINBYTES
-            push(add_text(PickleKind::bytes, source_.take(number(1))));
-            return true;
+            return push(add_text(PickleKind::bytes, source_.take(number(1))));
         case 'B':  // BINBYTES
-            push(add_text(PickleKind::bytes, source_.take(number(4))));
-            return true;
+            return push(add_text(PickleKind::bytes, source_.take(number(4))));
         case 0x8e:  // BINBYTES8
         case 0x96:  // BYTEARRAY8
-            push(add_text(PickleKind::bytes, source_.take(number(8))));
-            return true;
+            return push(add_text(PickleKind::bytes, source_.take(number(8))));
         default:
             return false;
     }
@@ -231,34 +213,26 @@ bool Unpickler::run_text(unsigned char op) {
 bool Unpickler::run_container(unsigned char op) {
     switch (op) {
         case ']':  // EMPTY_LIST
-            push(add_list(PickleKind::list, {}));
-            return true;
+            return push(add_list(PickleKind::list, {}));
         case 'l':  // LIST
-            push(add_list(PickleKind::list, pop_marked()));
-            return true;
+            return push(add_list(PickleKind::list, pop_marked()));
         case ')':  // EMPTY_TUPLE
-            push(add_list(PickleKind::tuple, {}));
-            return true;
+            return push(add_list(PickleKind::tuple, {}));
         case 't':  // TUPLE
-            push(add_list(PickleKind::tuple, pop_marked()));
-            return true;
+            return push(add_list(PickleKind::tuple, pop_marked()));
         case 0x85:    // TUPLE1
         case 0x86:    // TUPLE2
         case 0x87: {  // TUPLE3
             std::vector<Node> items(std::size_t(op) - 0x84);
             for (auto item = items.rbegin(); item != items.rend(); ++item) *item = pop();
-            push(add_list(PickleKind::tuple, std::move(items)));
-            return true;
+            return push(add_list(PickleKind::tuple, std::move(items)));
         }
         case 0x8f:  // EMPTY_SET
-            push(add_list(PickleKind::set, {}));
-            return true;
+            return push(add_list(PickleKind::set, {}));
         case 0x91:  // FROZENSET
-            push(add_list(PickleKind::set, pop_marked()));
-            return true;
+            return push(add_list(PickleKind::set, pop_marked()));
         case '}':  // EMPTY_DICT
-            push(add_dict());
-            return true;
+            return push(add_dict());
         case 'd': {  // DICT
             const std::vector<Node> items = pop_marked();
             push(add_dict());
@@ -317,8 +291,7 @@ bool Unpickler::run_stack(unsigned char op) {
             (void)pop_marked();
             return true;
         case '2':  // DUP
-            push(top());
-            return true;
+            return push(top());
         case 'q':  // BINPUT
             memo_[std::uint32_t(number(1))] = top();
             return true;
@@ -332,8 +305,7 @@ bool Unpickler::run_stack(unsigned char op) {
         case 'j': {  // LONG_BINGET
             const auto found = memo_.find(std::uint32_t(number(op == 'h' ? 1 : 4)));
             require(found != memo_.end(), "the memo has no value of this number");
-            push(found->second);
-            return true;
+            return push(found->second);
         }
         default:
             return false;
@@ -357,12 +329,10 @@ bool Unpickler::run_object(unsigned char op) {
         case 'R':     // REDUCE
         case 0x81: {  // NEWOBJ
             const Node arguments = pop(), function = pop();
-            push(call(function, arguments));
-            return true;
+            return push(call(function, arguments));
         }
         case 'Q':  // BINPERSID
-            push(refer_to_storage(pop()));
-            return true;
+            return push(refer_to_storage(pop()));
         case 'b':  // BUILD
             build();
             return true;

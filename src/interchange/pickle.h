@@ -119,7 +119,11 @@ private:
     Node add_string(std::string_view text);
     Node add_list(PickleKind kind, std::vector<Node> items);
     Node add_dict();
-    void push(Node node) { stack_.push_back(node); }
+    // Returns true, as the functions below do for an opcode that they have run.
+    bool push(Node node) {
+        stack_.push_back(node);
+        return true;
+    }
     Node pop();
     Node& top();
     std::vector<Node> pop_marked();
@@ -130,8 +134,8 @@ private:
     bool run_items(unsigned char op);
     bool run_stack(unsigned char op);
     bool run_object(unsigned char op);
-    void push_integer(std::string_view bytes);
-    void push_decimal(std::string_view digits);
+    bool push_integer(std::string_view bytes);
+    bool push_decimal(std::string_view digits);
     void insert(Node dict, const std::vector<Node>& items);
     void push_global(std::string_view module, std::string_view name);
     void build();
