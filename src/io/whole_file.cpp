@@ -1,43 +1,20 @@
 #include "io/whole_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <string_view>
-#include <system_error>
 
 #include "core/file_kind.h"
-#include "core/regular_file.h"
+#include "io/file.h"
 #include "mezzo/error.h"
 
 namespace mezzo::io {
 
-namespace {
-
-struct Closer {
-    ~Closer() { ::close(descriptor); }
-    int descriptor;
-};
-
-}  // namespace
-
 std::vector<unsigned char> whole_file(const char* op, const std::string& path) {
-    const RegularFile file = open_regular(op, path);
-    const Closer closer{file.descriptor};
-    check(file.bytes <= std::uint64_t(1) << 30, ErrorKind::io, op, ": ", path, " has ", file.bytes,
+    const InputFile file(op, path);
+    check(file.size() <= std::uint64_t(1) << 30, ErrorKind::io, op, ": ", path, " has ", file.size(),
           " bytes; at most 2^30 are read");
-    std::vector<unsigned char> bytes(file.bytes);
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-        const ssize_t got = ::read(file.descriptor, &bytes[done], bytes.size() - done);
-        if (got < 0 && errno == EINTR) continue;
-        check(got >= 0, ErrorKind::io, op, ": cannot read ", path, ": ",
-              std::generic_category().message(errno));
-        if (got == 0) break;  // the file has become shorter
-        done += std::size_t(got);
-    }
-    bytes.resize(done);
+    std::vector<unsigned char> bytes(file.size());
+    file.read(0, bytes.data(), bytes.size());
     return bytes;
 }
 
