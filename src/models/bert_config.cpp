@@ -113,11 +113,7 @@ std::string to_json(const nn::BertConfig& config) {
     for (const auto& field : integers)
         if (field.value != &BertConfig::num_labels) out.add(field.name, config.*field.value);
     out.add<BertConfig>(reals, config);
-    if (config.classifier_dropout) {
-        out.add("classifier_dropout", *config.classifier_dropout);
-    } else {
-        out.add("classifier_dropout", "null");
-    }
+    out.add("classifier_dropout", config.classifier_dropout);
     out.add("hidden_act", '"' + config.hidden_act + '"');
     std::string names, ids;
     for (std::int64_t i = 0; i < config.num_labels; ++i) {

@@ -77,9 +77,12 @@ public:
     ConfigWriter(const char* architecture, const char* model_type)
         : text_(fmt::format("{{\n  \"architectures\": [\"{}\"],\n  \"model_type\": \"{}\"", architecture,
                             model_type)) {}
-    // Adds a number, true, false, or JSON text.
+    // Adds a number, true, false, or JSON text; null for an optional without a value.
     template <class T> void add(const char* name, const T& value) {
         text_ += fmt::format(",\n  \"{}\": {}", name, value);
+    }
+    template <class T> void add(const char* name, const std::optional<T>& value) {
+        value ? add(name, *value) : add(name, "null");
     }
     template <class Config> void add(std::span<const IntegerField<Config>> fields, const Config& config) {
         for (const auto& field : fields) add(field.name, config.*field.value);

@@ -127,14 +127,6 @@ LlamaConfig parse_llama(std::string_view text, const std::string& where) {
     return config;
 }
 
-void add_optional(ConfigWriter& out, const char* name, const std::optional<std::int64_t>& value) {
-    if (value) {
-        out.add(name, *value);
-    } else {
-        out.add(name, "null");
-    }
-}
-
 }  // namespace
 
 nn::GptConfig parse_gpt_config(std::string_view text) { return parse_gpt(text, "GPT configuration"); }
@@ -155,7 +147,7 @@ std::string to_json(const nn::GptConfig& config) {
     ConfigWriter out("GPT2LMHeadModel", "gpt2");
     out.add<GptConfig>(gpt_integers, config);
     out.add<GptConfig>(gpt_reals, config);
-    add_optional(out, "n_inner", config.n_inner);
+    out.add("n_inner", config.n_inner);
     out.add("activation_function", '"' + config.activation_function + '"');
     out.add("tie_word_embeddings", config.tie_word_embeddings);
     return out.text();
@@ -167,8 +159,8 @@ std::string to_json(const nn::LlamaConfig& config) {
     out.add<LlamaConfig>(llama_integers, config);
     out.add<LlamaConfig>(llama_reals, config);
     out.add("rope_theta", config.rope_theta);
-    add_optional(out, "num_key_value_heads", config.num_key_value_heads);
-    add_optional(out, "head_dim", config.head_dim);
+    out.add("num_key_value_heads", config.num_key_value_heads);
+    out.add("head_dim", config.head_dim);
     out.add("hidden_act", "\"silu\"");
     out.add("tie_word_embeddings", config.tie_word_embeddings);
     return out.text();
