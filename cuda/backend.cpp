@@ -27,64 +27,25 @@ const char* hardware_name(int index) {
     return names.insert(now).first->c_str();
 }
 
-void* allocate(int index, std::size_t bytes) {
+// Calls f(...) on the device with this index.
+template <auto* f, class... A> auto on_device(int index, A... arguments) {
     const OnDevice scope(index);
-    return cuda::device_malloc(bytes);
-}
-
-void release(int index, void* memory) {
-    const OnDevice scope(index);
-    cuda::device_free(memory);
-}
-
-void copy_in(int index, void* to, const void* from, std::size_t bytes) {
-    const OnDevice scope(index);
-    cuda::copy_to_device(to, from, bytes);
-}
-
-void copy_out(int index, void* to, const void* from, std::size_t bytes) {
-    const OnDevice scope(index);
-    cuda::copy_to_host(to, from, bytes);
-}
-
-void copy(int index, void* to, const void* from, std::size_t bytes) {
-    const OnDevice scope(index);
-    cuda::copy_on_device(to, from, bytes);
-}
-
-void synchronize(int index) {
-    const OnDevice scope(index);
-    cuda::synchronize();
-}
-
-void begin_capture(int index) {
-    const OnDevice scope(index);
-    cuda::begin_capture();
-}
-
-void* end_capture(int index) {
-    const OnDevice scope(index);
-    return cuda::end_capture();
-}
-
-void launch_graph(int index, void* graph) {
-    const OnDevice scope(index);
-    cuda::launch_graph(graph);
+    return f(arguments...);
 }
 
 void destroy_graph(int, void* graph) { cuda::destroy_graph(graph); }
 
 const Backend memory{.device_count = cuda::device_count,
                      .hardware_name = hardware_name,
-                     .allocate = allocate,
-                     .release = release,
-                     .copy_in = copy_in,
-                     .copy_out = copy_out,
-                     .copy = copy,
-                     .synchronize = synchronize,
-                     .begin_capture = begin_capture,
-                     .end_capture = end_capture,
-                     .launch_graph = launch_graph,
+                     .allocate = on_device<cuda::device_malloc>,
+                     .release = on_device<cuda::device_free>,
+                     .copy_in = on_device<cuda::copy_to_device>,
+                     .copy_out = on_device<cuda::copy_to_host>,
+                     .copy = on_device<cuda::copy_on_device>,
+                     .synchronize = on_device<cuda::synchronize>,
+                     .begin_capture = on_device<cuda::begin_capture>,
+                     .end_capture = on_device<cuda::end_capture>,
+                     .launch_graph = on_device<cuda::launch_graph>,
                      .destroy_graph = destroy_graph,
                      .make_staging = cuda::make_staging,
                      .device_absence = cuda::device_absence,
@@ -93,42 +54,19 @@ const Backend memory{.device_count = cuda::device_count,
                      .ordinal_of = cuda::ordinal_of,
                      .index_of = cuda::index_of};
 
-const KernelList* const lists[] = {&cuda_kernels::activation_grad_list,
-                                   &cuda_kernels::attention_list,
-                                   &cuda_kernels::batch_norm_list,
-                                   &cuda_kernels::batch_norm_grad_list,
-                                   &cuda_kernels::group_norm_list,
-                                   &cuda_kernels::binary_list,
-                                   &cuda_kernels::compare_list,
-                                   &cuda_kernels::conv_list,
-                                   &cuda_kernels::copy_list,
-                                   &cuda_kernels::cross_entropy_list,
-                                   &cuda_kernels::extremes_list,
-                                   &cuda_kernels::fp8_list,
-                                   &cuda_kernels::gate_list,
-                                   &cuda_kernels::index_list,
-                                   &cuda_kernels::interpolate_list,
-                                   &cuda_kernels::loss_bias_grad_list,
-                                   &cuda_kernels::loss_list,
-                                   &cuda_kernels::matmul_list,
-                                   &cuda_kernels::norm_grad_list,
-                                   &cuda_kernels::norm_list,
-                                   &cuda_kernels::order_list,
-                                   &cuda_kernels::pad_list,
-                                   &cuda_kernels::pool_list,
-                                   &cuda_kernels::random_list,
-                                   &cuda_kernels::range_list,
-                                   &cuda_kernels::recurrent_list,
-                                   &cuda_kernels::reduce_list,
-                                   &cuda_kernels::softmax_list,
-                                   &cuda_kernels::unary_list};
-
 }  // namespace
 
 extern const StepKernels cuda_step_kernels;  // cuda/optim/step.cu
 extern const SelfChecks cuda_self_checks;    // cuda/self_check/self_checks.cpp
 extern const BackendParts cuda_parts;
-constinit const BackendParts cuda_parts{&memory, lists, &cuda_step_kernels, &cuda_self_checks,
-                                        &cuda::cupti::library};
+using namespace cuda_kernels;
+constinit const BackendParts cuda_parts{
+    &memory,
+    lists_of<activation_grad_list, attention_list, batch_norm_list, batch_norm_grad_list, group_norm_list,
+             binary_list, compare_list, conv_list, copy_list, cross_entropy_list, extremes_list, fp8_list,
+             gate_list, index_list, interpolate_list, loss_bias_grad_list, loss_list, matmul_list,
+             norm_grad_list, norm_list, order_list, pad_list, pool_list, random_list, range_list,
+             recurrent_list, reduce_list, softmax_list, unary_list>,
+    &cuda_step_kernels, &cuda_self_checks, &cuda::cupti::library};
 
 }  // namespace mezzo

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/copy.h"
+#include "kernels/kernel_list.h"
 #include "kernels/matmul.h"
 #include "kernels/random.h"
 #include "kernels/reduce.h"

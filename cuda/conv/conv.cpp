@@ -326,8 +326,6 @@ void conv2d_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out) {
         {.implicit = uses_implicit(FastPathId::implicit_convolution_weight_grad, in[0], at.geometry)});
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<conv2d>(), kernel_entry<conv2d_input_grad>(),
-                                   kernel_entry<conv2d_weight_grad>()};
-constinit const KernelList conv_list = entries;
+constinit const KernelList conv_list = kernel_list<conv2d, conv2d_input_grad, conv2d_weight_grad>;
 
 }  // namespace mezzo::cuda_kernels

@@ -107,7 +107,6 @@ void pad(In in, const kernels::Pad& at, Out out) {
     pad_items<std::uint8_t>(x, y, lines, element, 1);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<pad>()};
-constinit const KernelList pad_list = entries;
+constinit const KernelList pad_list = kernel_list<pad>;
 
 }  // namespace mezzo::cuda_kernels

@@ -247,9 +247,7 @@ void avg_pool2d_grad(In in, const kernels::AvgPool2dGrad& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<max_pool2d>(), kernel_entry<max_pool2d_grad>(),
-                                   kernel_entry<max_pool2d_gather>(), kernel_entry<avg_pool2d>(),
-                                   kernel_entry<avg_pool2d_grad>()};
-constinit const KernelList pool_list = entries;
+constinit const KernelList pool_list =
+    kernel_list<max_pool2d, max_pool2d_grad, max_pool2d_gather, avg_pool2d, avg_pool2d_grad>;
 
 }  // namespace mezzo::cuda_kernels

@@ -131,7 +131,6 @@ void activation_grad(In in, const kernels::ActivationGrad& at, Out out) {
         out[0].dtype(), [&]<class T>(std::type_identity<T>) { run_packed<T>(pass, at.activation); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<activation_grad>()};
-constinit const KernelList activation_grad_list = entries;
+constinit const KernelList activation_grad_list = kernel_list<activation_grad>;
 
 }  // namespace mezzo::cuda_kernels

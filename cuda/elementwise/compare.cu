@@ -82,12 +82,10 @@ void clamp_grad(In in, const kernels::ClampGrad& at, Out out) {
            });
 }
 
-#define MEZZO_COMPARE(op) kernel_entry<op>(),
-constexpr KernelEntry entries[] = {
+#define MEZZO_COMPARE(op) op,
+constinit const KernelList compare_list = kernel_list<
 #include "mezzo/ops.def"
-    kernel_entry<logical_not>(), kernel_entry<isfinite>(), kernel_entry<where>(), kernel_entry<masked_fill>(),
-    kernel_entry<clamp_grad>()};
+    logical_not, isfinite, where, masked_fill, clamp_grad>;
 #undef MEZZO_COMPARE
-constinit const KernelList compare_list = entries;
 
 }  // namespace mezzo::cuda_kernels

@@ -142,8 +142,6 @@ void arange(In, const kernels::Arange&, Out out) {
     launch(arange_kernel, grid_for(n, elementwise_block), elementwise_block, 0, any_of<double>(out[0]), n);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<cast>(), kernel_entry<copy_into>(), kernel_entry<fill>(),
-                                   kernel_entry<cat>(), kernel_entry<arange>()};
-constinit const KernelList copy_list = entries;
+constinit const KernelList copy_list = kernel_list<cast, copy_into, fill, cat, arange>;
 
 }  // namespace mezzo::cuda_kernels

@@ -119,8 +119,6 @@ void swiglu(In in, const kernels::SwiGlu& at, Out out) { gate(true, in, at.dim, 
 void glu_grad(In in, const kernels::GluGrad& at, Out out) { gate_grad(false, in, at.dim, out); }
 void swiglu_grad(In in, const kernels::SwiGluGrad& at, Out out) { gate_grad(true, in, at.dim, out); }
 
-constexpr KernelEntry entries[] = {kernel_entry<glu>(), kernel_entry<swiglu>(), kernel_entry<glu_grad>(),
-                                   kernel_entry<swiglu_grad>()};
-constinit const KernelList gate_list = entries;
+constinit const KernelList gate_list = kernel_list<glu, swiglu, glu_grad, swiglu_grad>;
 
 }  // namespace mezzo::cuda_kernels

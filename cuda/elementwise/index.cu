@@ -385,9 +385,7 @@ void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
     if (sum.impl() != y.impl()) cast(In(&sum, 1), {}, out);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<embedding>(),    kernel_entry<embedding_grad>(),
-                                   kernel_entry<index_select>(), kernel_entry<index_select_grad>(),
-                                   kernel_entry<gather>(),       kernel_entry<scatter_add>()};
-constinit const KernelList index_list = entries;
+constinit const KernelList index_list =
+    kernel_list<embedding, embedding_grad, index_select, index_select_grad, gather, scatter_add>;
 
 }  // namespace mezzo::cuda_kernels

@@ -57,7 +57,6 @@ void range_statistics(In in, const kernels::RangeStatistics&, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<range_statistics>()};
-constinit const KernelList range_list = entries;
+constinit const KernelList range_list = kernel_list<range_statistics>;
 
 }  // namespace mezzo::cuda_kernels

@@ -78,7 +78,6 @@ void mse_loss_bias_grad(In in, const kernels::MseLossBiasGrad& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<mse_loss_bias_grad>()};
-constinit const KernelList loss_bias_grad_list = entries;
+constinit const KernelList loss_bias_grad_list = kernel_list<mse_loss_bias_grad>;
 
 }  // namespace mezzo::cuda_kernels

@@ -193,9 +193,7 @@ void merged_linear(In in, const kernels::MergedLinear& at, Out out) {
     kernels::run_merged_linear(in, at, out, linear);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<matmul>(), kernel_entry<linear>(),
-                                   kernel_entry<merged_linear>(), kernel_entry<linear_input_grad>(),
-                                   kernel_entry<linear_weight_grad>()};
-constinit const KernelList matmul_list = entries;
+constinit const KernelList matmul_list =
+    kernel_list<matmul, linear, merged_linear, linear_input_grad, linear_weight_grad>;
 
 }  // namespace mezzo::cuda_kernels

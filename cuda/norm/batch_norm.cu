@@ -271,7 +271,6 @@ void batch_norm(In in, const kernels::BatchNorm& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<batch_norm>()};
-constinit const KernelList batch_norm_list = entries;
+constinit const KernelList batch_norm_list = kernel_list<batch_norm>;
 
 }  // namespace mezzo::cuda_kernels

@@ -152,7 +152,6 @@ void batch_norm_grad(In in, const kernels::BatchNormGrad& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<batch_norm_grad>()};
-constinit const KernelList batch_norm_grad_list = entries;
+constinit const KernelList batch_norm_grad_list = kernel_list<batch_norm_grad>;
 
 }  // namespace mezzo::cuda_kernels

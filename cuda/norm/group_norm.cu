@@ -150,7 +150,6 @@ void group_norm_grad(In in, const kernels::GroupNormGrad& at, Out out) {
                                                : cuda::group_norm_grad<float>(in, at, out);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<group_norm>(), kernel_entry<group_norm_grad>()};
-constinit const KernelList group_norm_list = entries;
+constinit const KernelList group_norm_list = kernel_list<group_norm, group_norm_grad>;
 
 }  // namespace mezzo::cuda_kernels

@@ -301,8 +301,6 @@ void dropout_add_layer_norm(In in, const kernels::DropoutAddLayerNorm& at, Out o
     dropped_any(t, at, a);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<layer_norm>(), kernel_entry<rms_norm>(),
-                                   kernel_entry<dropout_add_layer_norm>()};
-constinit const KernelList norm_list = entries;
+constinit const KernelList norm_list = kernel_list<layer_norm, rms_norm, dropout_add_layer_norm>;
 
 }  // namespace mezzo::cuda_kernels

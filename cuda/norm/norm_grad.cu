@@ -349,8 +349,7 @@ void dropout_add_layer_norm_grad(In in, const kernels::DropoutAddLayerNormGrad& 
     dropped_grad_any<float>(in, at.forward, out);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<layer_norm_grad>(), kernel_entry<rms_norm_grad>(),
-                                   kernel_entry<dropout_add_layer_norm_grad>()};
-constinit const KernelList norm_grad_list = entries;
+constinit const KernelList norm_grad_list =
+    kernel_list<layer_norm_grad, rms_norm_grad, dropout_add_layer_norm_grad>;
 
 }  // namespace mezzo::cuda_kernels

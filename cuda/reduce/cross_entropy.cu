@@ -247,8 +247,7 @@ void cross_entropy_grad(In in, const kernels::CrossEntropyGrad& at, Out out) {
                                      [&]<class T>(std::type_identity<T>) { backward_of<T>(in, at, out); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<nll_loss>(), kernel_entry<nll_loss_grad>(),
-                                   kernel_entry<cross_entropy>(), kernel_entry<cross_entropy_grad>()};
-constinit const KernelList cross_entropy_list = entries;
+constinit const KernelList cross_entropy_list =
+    kernel_list<nll_loss, nll_loss_grad, cross_entropy, cross_entropy_grad>;
 
 }  // namespace mezzo::cuda_kernels

@@ -114,8 +114,6 @@ void amax_grad(In in, const kernels::AmaxGrad&, Out out) {
         share_gradient<float>(in, out[0]);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<max>(), kernel_entry<min>(), kernel_entry<argmax>(),
-                                   kernel_entry<amax_grad>()};
-constinit const KernelList extremes_list = entries;
+constinit const KernelList extremes_list = kernel_list<max, min, argmax, amax_grad>;
 
 }  // namespace mezzo::cuda_kernels

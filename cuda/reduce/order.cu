@@ -241,10 +241,7 @@ void prod(In in, const kernels::Prod& at, Out out) {
                     []<class C>(C) { return ProductOp<C>{}; });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<argsort>(),      kernel_entry<topk>(),
-                                   kernel_entry<searchsorted>(), kernel_entry<cumsum>(),
-                                   kernel_entry<cumprod>(),      kernel_entry<linear_scan>(),
-                                   kernel_entry<prod>()};
-constinit const KernelList order_list = entries;
+constinit const KernelList order_list =
+    kernel_list<argsort, topk, searchsorted, cumsum, cumprod, linear_scan, prod>;
 
 }  // namespace mezzo::cuda_kernels

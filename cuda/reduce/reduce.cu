@@ -53,8 +53,6 @@ void column_sum(In in, const kernels::ColumnSum&, Out out) {
     sum_elements(x, reduce_shape(x.shape(), Axes{0}), 1, y);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<sum>(), kernel_entry<mean>(), kernel_entry<norm>(),
-                                   kernel_entry<column_sum>()};
-constinit const KernelList reduce_list = entries;
+constinit const KernelList reduce_list = kernel_list<sum, mean, norm, column_sum>;
 
 }  // namespace mezzo::cuda_kernels

@@ -106,8 +106,6 @@ void log_softmax_grad(In in, const kernels::LogSoftmaxGrad& at, Out out) {
     softmax_backward(in, at.dim, out, true);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<softmax>(), kernel_entry<log_softmax>(),
-                                   kernel_entry<softmax_grad>(), kernel_entry<log_softmax_grad>()};
-constinit const KernelList softmax_list = entries;
+constinit const KernelList softmax_list = kernel_list<softmax, log_softmax, softmax_grad, log_softmax_grad>;
 
 }  // namespace mezzo::cuda_kernels

@@ -70,38 +70,18 @@ const Backend memory{.device_count = device_count,
                      .copy = copy,
                      .synchronize = nothing_to_wait_for};
 
-const KernelList* const lists[] = {&cpu_kernels::attention_grad_list,
-                                   &cpu_kernels::attention_list,
-                                   &cpu_kernels::batch_norm_list,
-                                   &cpu_kernels::class_loss_list,
-                                   &cpu_kernels::conv_list,
-                                   &cpu_kernels::copy_list,
-                                   &cpu_kernels::ctc_list,
-                                   &cpu_kernels::elementwise_list,
-                                   &cpu_kernels::group_norm_list,
-                                   &cpu_kernels::index_list,
-                                   &cpu_kernels::interpolate_list,
-                                   &cpu_kernels::loss_list,
-                                   &cpu_kernels::matmul_list,
-                                   &cpu_kernels::moments_list,
-                                   &cpu_kernels::norm_list,
-                                   &cpu_kernels::pad_list,
-                                   &cpu_kernels::pointwise_list,
-                                   &cpu_kernels::pool_list,
-                                   &cpu_kernels::quantize_list,
-                                   &cpu_kernels::random_list,
-                                   &cpu_kernels::range_list,
-                                   &cpu_kernels::recurrent_list,
-                                   &cpu_kernels::reduce_list,
-                                   &cpu_kernels::rowwise_list,
-                                   &cpu_kernels::scan_list,
-                                   &cpu_kernels::sort_list};
-
 }  // namespace
 
 extern const StepKernels cpu_step_kernels;  // src/cpu/step.cpp
 extern const BackendParts cpu_parts;
-constinit const BackendParts cpu_parts{&memory, lists, &cpu_step_kernels};
+using namespace cpu_kernels;
+constinit const BackendParts cpu_parts{
+    &memory,
+    lists_of<attention_grad_list, attention_list, batch_norm_list, class_loss_list, conv_list, copy_list,
+             ctc_list, elementwise_list, group_norm_list, index_list, interpolate_list, loss_list,
+             matmul_list, moments_list, norm_list, pad_list, pointwise_list, pool_list, quantize_list,
+             random_list, range_list, recurrent_list, reduce_list, rowwise_list, scan_list, sort_list>,
+    &cpu_step_kernels};
 
 void set_num_threads(int n) { cpu::set_num_threads(n); }
 

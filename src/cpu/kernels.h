@@ -4,6 +4,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/elementwise.h"
+#include "kernels/kernel_list.h"
 #include "kernels/matmul.h"
 #include "kernels/reduce.h"
 

@@ -8,6 +8,7 @@
 #include "core/values.h"
 #include "kernels/copy.h"
 #include "kernels/elementwise.h"
+#include "kernels/kernel_list.h"
 #include "kernels/matmul.h"
 #include "kernels/registry.h"
 
@@ -112,15 +113,12 @@ const Backend memory{.device_count = device_count,
                      .copy_out = copy,
                      .copy = copy,
                      .synchronize = synchronize};
-constexpr KernelEntry entries[] = {kernel_entry<fill>(), kernel_entry<cast>(), kernel_entry<copy_into>(),
-                                   kernel_entry<add>(), kernel_entry<matmul>()};
-const KernelList list = entries;
-const KernelList* const lists[] = {&list};
+const KernelList list = kernel_list<fill, cast, copy_into, add, matmul>;
 
 }  // namespace
 
 Device third_backend() {
-    static const BackendParts parts{&memory, lists};
+    static const BackendParts parts{&memory, lists_of<list>};
     static const bool registered = (register_backend(DeviceType::custom, parts), true);
     return static_cast<void>(registered), Device(DeviceType::custom);
 }

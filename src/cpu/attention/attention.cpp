@@ -221,8 +221,6 @@ void packed_attention(In in, const kernels::PackedAttention& at, Out out) {
     kernels::run_packed_attention(in, at, out, scaled_dot_product_attention);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention>(),
-                                   kernel_entry<packed_attention>()};
-constinit const KernelList attention_list = entries;
+constinit const KernelList attention_list = kernel_list<scaled_dot_product_attention, packed_attention>;
 
 }  // namespace mezzo::cpu_kernels

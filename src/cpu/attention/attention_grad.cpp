@@ -374,8 +374,7 @@ void packed_attention_grad(In in, const kernels::PackedAttentionGrad& at, Out ou
     kernels::run_packed_attention_grad(in, at, out, scaled_dot_product_attention_grad);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<scaled_dot_product_attention_grad>(),
-                                   kernel_entry<packed_attention_grad>()};
-constinit const KernelList attention_grad_list = entries;
+constinit const KernelList attention_grad_list =
+    kernel_list<scaled_dot_product_attention_grad, packed_attention_grad>;
 
 }  // namespace mezzo::cpu_kernels

@@ -173,9 +173,8 @@ void conv2d_weight_grad(In in, const kernels::Conv2dWeightGrad& at, Out out) {
     add_window_gradient(p);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<conv2d>(), kernel_entry<conv2d_add_relu>(),
-                                   kernel_entry<conv2d_input_grad>(), kernel_entry<conv2d_weight_grad>()};
-constinit const KernelList conv_list = entries;
+constinit const KernelList conv_list =
+    kernel_list<conv2d, conv2d_add_relu, conv2d_input_grad, conv2d_weight_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

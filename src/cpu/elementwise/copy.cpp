@@ -118,9 +118,7 @@ void arange(In, const kernels::Arange&, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<cast>(), kernel_entry<copy_into>(), kernel_entry<fill>(),
-                                   kernel_entry<cat>(), kernel_entry<arange>()};
-constinit const KernelList copy_list = entries;
+constinit const KernelList copy_list = kernel_list<cast, copy_into, fill, cat, arange>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -229,19 +229,17 @@ void clamp_grad(In in, const kernels::ClampGrad& at, Out out) {
     with_real(out[0]->dtype, [&]<class T>(T) { mezzo::clamp_grad<T>(in, at, out); });
 }
 
-#define MEZZO_UNARY(op, cast, ints, save, gradient) kernel_entry<op>(),
-#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient) kernel_entry<op>(),
-#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) kernel_entry<op>(),
-#define MEZZO_COMPARE(op) kernel_entry<op>(),
-constexpr KernelEntry entries[] = {
+#define MEZZO_UNARY(op, cast, ints, save, gradient) op,
+#define MEZZO_UNARY_SCALAR(op, cast, ints, save, gradient) op,
+#define MEZZO_BINARY(op, cast, ints, save, gradient_a, gradient_b) op,
+#define MEZZO_COMPARE(op) op,
+constinit const KernelList elementwise_list = kernel_list<
 #include "mezzo/ops.def"
-    kernel_entry<logical_not>(), kernel_entry<isfinite>(), kernel_entry<where>(), kernel_entry<masked_fill>(),
-    kernel_entry<clamp_grad>()};
+    logical_not, isfinite, where, masked_fill, clamp_grad>;
 #undef MEZZO_UNARY
 #undef MEZZO_UNARY_SCALAR
 #undef MEZZO_BINARY
 #undef MEZZO_COMPARE
-constinit const KernelList elementwise_list = entries;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

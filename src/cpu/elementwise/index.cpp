@@ -427,11 +427,9 @@ void scatter_reduce(In in, const kernels::ScatterReduce& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<embedding>(),    kernel_entry<embedding_grad>(),
-                                   kernel_entry<index_select>(), kernel_entry<index_select_grad>(),
-                                   kernel_entry<gather>(),       kernel_entry<scatter_add>(),
-                                   kernel_entry<scatter>(),      kernel_entry<scatter_reduce>()};
-constinit const KernelList index_list = entries;
+constinit const KernelList index_list =
+    kernel_list<embedding, embedding_grad, index_select, index_select_grad, gather, scatter_add, scatter,
+                scatter_reduce>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

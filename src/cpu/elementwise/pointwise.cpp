@@ -103,10 +103,8 @@ void swiglu_grad(In in, const kernels::SwiGluGrad& at, Out out) {
     gate_grad(GateOp::swiglu, in, at.dim, out);
 }
 
-constexpr KernelEntry entries[] = {
-    kernel_entry<addcmul>(), kernel_entry<addcdiv>(), kernel_entry<lerp>(),     kernel_entry<lerp_scalar>(),
-    kernel_entry<glu>(),     kernel_entry<swiglu>(),  kernel_entry<glu_grad>(), kernel_entry<swiglu_grad>()};
-constinit const KernelList pointwise_list = entries;
+constinit const KernelList pointwise_list =
+    kernel_list<addcmul, addcdiv, lerp, lerp_scalar, glu, swiglu, glu_grad, swiglu_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -136,8 +136,7 @@ void quantize(In in, const kernels::Quantize& at, Out out) {
 
 namespace cpu_kernels {
 
-constexpr KernelEntry entries[] = {kernel_entry<quantize>()};
-constinit const KernelList quantize_list = entries;
+constinit const KernelList quantize_list = kernel_list<quantize>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -107,9 +107,7 @@ void dropout(In in, const kernels::Dropout& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<random_uniform>(), kernel_entry<random_normal>(),
-                                   kernel_entry<random_int>(), kernel_entry<dropout>()};
-constinit const KernelList random_list = entries;
+constinit const KernelList random_list = kernel_list<random_uniform, random_normal, random_int, dropout>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

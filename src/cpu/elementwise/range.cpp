@@ -140,8 +140,7 @@ void exponent_counts(In in, const kernels::ExponentCounts&, Out out) {
 
 namespace cpu_kernels {
 
-constexpr KernelEntry entries[] = {kernel_entry<exponent_counts>(), kernel_entry<range_statistics>()};
-constinit const KernelList range_list = entries;
+constinit const KernelList range_list = kernel_list<exponent_counts, range_statistics>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

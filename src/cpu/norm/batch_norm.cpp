@@ -137,8 +137,7 @@ void batch_norm_grad(In in, const kernels::BatchNormGrad& at, Out out) {
     with_real(dtype, [&]<class R>(R) { batch_norm_grad_in<R>(in, at, out, dtype); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<batch_norm>(), kernel_entry<batch_norm_grad>()};
-constinit const KernelList batch_norm_list = entries;
+constinit const KernelList batch_norm_list = kernel_list<batch_norm, batch_norm_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

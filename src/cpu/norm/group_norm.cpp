@@ -158,8 +158,7 @@ void group_norm_grad(In in, const kernels::GroupNormGrad& at, Out out) {
     with_real(dtype, [&]<class R>(R) { group_norm_grad_in<R>(in, at, out, dtype); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<group_norm>(), kernel_entry<group_norm_grad>()};
-constinit const KernelList group_norm_list = entries;
+constinit const KernelList group_norm_list = kernel_list<group_norm, group_norm_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

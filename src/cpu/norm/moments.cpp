@@ -130,9 +130,7 @@ void dot(In in, const kernels::Dot&, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<prod>(), kernel_entry<var>(), kernel_entry<std>(),
-                                   kernel_entry<dot>()};
-constinit const KernelList moments_list = entries;
+constinit const KernelList moments_list = kernel_list<prod, var, std, dot>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -280,13 +280,8 @@ void dropout_add_layer_norm_grad(In in, const kernels::DropoutAddLayerNormGrad& 
     with_real(promote(in[1]->dtype, out[0]->dtype), [&]<class T>(T) { dropout_norm_grad<T>(in, at, out); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<layer_norm>(),
-                                   kernel_entry<layer_norm_grad>(),
-                                   kernel_entry<rms_norm>(),
-                                   kernel_entry<rms_norm_grad>(),
-                                   kernel_entry<dropout_add_layer_norm>(),
-                                   kernel_entry<dropout_add_layer_norm_grad>()};
-constinit const KernelList norm_list = entries;
+constinit const KernelList norm_list = kernel_list<layer_norm, layer_norm_grad, rms_norm, rms_norm_grad,
+                                                   dropout_add_layer_norm, dropout_add_layer_norm_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -103,8 +103,7 @@ void interpolate_grad(In in, const kernels::InterpolateGrad& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<interpolate>(), kernel_entry<interpolate_grad>()};
-constinit const KernelList interpolate_list = entries;
+constinit const KernelList interpolate_list = kernel_list<interpolate, interpolate_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -79,8 +79,7 @@ void pad(In in, const kernels::Pad& at, Out out) {
         });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<pad>()};
-constinit const KernelList pad_list = entries;
+constinit const KernelList pad_list = kernel_list<pad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -135,8 +135,7 @@ void recurrent_grad(In in, const kernels::RecurrentGrad& at, Out out) {
     kernels::run_recurrent_grad(in, at, out, RepeatedProduct(), grad_pass);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<recurrent>(), kernel_entry<recurrent_grad>()};
-constinit const KernelList recurrent_list = entries;
+constinit const KernelList recurrent_list = kernel_list<recurrent, recurrent_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -202,9 +202,8 @@ void cross_entropy_grad(In in, const kernels::CrossEntropyGrad& at, Out out) {
     with_real(in[1]->dtype, [&]<class T>(T) { cross_entropy_grad_of<T>(in, at, out); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<nll_loss>(), kernel_entry<nll_loss_grad>(),
-                                   kernel_entry<cross_entropy>(), kernel_entry<cross_entropy_grad>()};
-constinit const KernelList class_loss_list = entries;
+constinit const KernelList class_loss_list =
+    kernel_list<nll_loss, nll_loss_grad, cross_entropy, cross_entropy_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

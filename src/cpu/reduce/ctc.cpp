@@ -202,8 +202,7 @@ void ctc_loss_grad(In in, const kernels::CtcLossGrad& at, Out out) {
     });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<ctc_loss>(), kernel_entry<ctc_loss_grad>()};
-constinit const KernelList ctc_list = entries;
+constinit const KernelList ctc_list = kernel_list<ctc_loss, ctc_loss_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -128,20 +128,14 @@ namespace cpu_kernels {
 
 using namespace kernels;
 
-constexpr KernelEntry entries[] = {
-    kernel_entry<forward<LossOp::mse, MseLoss>>(),
-    kernel_entry<backward<LossOp::mse, MseLossGrad>>(),
-    kernel_entry<forward<LossOp::l1, L1Loss>>(),
-    kernel_entry<backward<LossOp::l1, L1LossGrad>>(),
-    kernel_entry<forward<LossOp::smooth_l1, SmoothL1Loss>>(),
-    kernel_entry<backward<LossOp::smooth_l1, SmoothL1LossGrad>>(),
-    kernel_entry<forward<LossOp::huber, HuberLoss>>(),
-    kernel_entry<backward<LossOp::huber, HuberLossGrad>>(),
-    kernel_entry<forward<LossOp::bce, BinaryCrossEntropy>>(),
-    kernel_entry<backward<LossOp::bce, BinaryCrossEntropyGrad>>(),
-    kernel_entry<forward<LossOp::bce_with_logits, BinaryCrossEntropyWithLogits>>(),
-    kernel_entry<backward<LossOp::bce_with_logits, BinaryCrossEntropyWithLogitsGrad>>()};
-constinit const KernelList loss_list = entries;
+constinit const KernelList loss_list =
+    kernel_list<forward<LossOp::mse, MseLoss>, backward<LossOp::mse, MseLossGrad>,
+                forward<LossOp::l1, L1Loss>, backward<LossOp::l1, L1LossGrad>,
+                forward<LossOp::smooth_l1, SmoothL1Loss>, backward<LossOp::smooth_l1, SmoothL1LossGrad>,
+                forward<LossOp::huber, HuberLoss>, backward<LossOp::huber, HuberLossGrad>,
+                forward<LossOp::bce, BinaryCrossEntropy>, backward<LossOp::bce, BinaryCrossEntropyGrad>,
+                forward<LossOp::bce_with_logits, BinaryCrossEntropyWithLogits>,
+                backward<LossOp::bce_with_logits, BinaryCrossEntropyWithLogitsGrad>>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -312,12 +312,8 @@ void activation_grad(In in, const kernels::ActivationGrad& at, Out out) {
     if (out.size() > 1) column_sum(out.first(1), {}, out.subspan(1));
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<sum>(),        kernel_entry<mean>(),
-                                   kernel_entry<max>(),        kernel_entry<min>(),
-                                   kernel_entry<norm>(),       kernel_entry<argmax>(),
-                                   kernel_entry<argmin>(),     kernel_entry<amax_grad>(),
-                                   kernel_entry<column_sum>(), kernel_entry<activation_grad>()};
-constinit const KernelList reduce_list = entries;
+constinit const KernelList reduce_list =
+    kernel_list<sum, mean, max, min, norm, argmax, argmin, amax_grad, column_sum, activation_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -120,9 +120,7 @@ void log_softmax_grad(In in, const kernels::LogSoftmaxGrad& at, Out out) {
               [&]<class T>(T) { mezzo::softmax_grad<T>(in, at.dim, out[0], true); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<softmax>(), kernel_entry<log_softmax>(),
-                                   kernel_entry<softmax_grad>(), kernel_entry<log_softmax_grad>()};
-constinit const KernelList rowwise_list = entries;
+constinit const KernelList rowwise_list = kernel_list<softmax, log_softmax, softmax_grad, log_softmax_grad>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -143,9 +143,7 @@ void linear_scan(In in, const kernels::LinearScan& at, Out out) {
     scan<Linear>(in, at.dim, at.reverse, out[0]);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<cumsum>(), kernel_entry<cumprod>(),
-                                   kernel_entry<linear_scan>()};
-constinit const KernelList scan_list = entries;
+constinit const KernelList scan_list = kernel_list<cumsum, cumprod, linear_scan>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo

@@ -282,9 +282,7 @@ void searchsorted(In in, const kernels::SearchSorted& at, Out out) {
                 [&]<class T>(std::type_identity<T>) { search<T>(in[0], in[1], at.right, out[0]); });
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<argsort>(), kernel_entry<topk>(),
-                                   kernel_entry<searchsorted>()};
-constinit const KernelList sort_list = entries;
+constinit const KernelList sort_list = kernel_list<argsort, topk, searchsorted>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo
