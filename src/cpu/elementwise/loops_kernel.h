@@ -6,6 +6,7 @@
 
 #include "cpu/elementwise/loops.h"
 #include "cpu/elementwise/loops_step.h"
+#include "kernels/functor_loss.h"
 #include "kernels/functors.h"
 
 #if defined(__clang__)
@@ -254,61 +255,6 @@ namespace {
 
 // ---- losses: x the input, t the target
 
-template <class T> MEZZO_HD T sign_of(T d) { return d > T(0) ? T(1) : d < T(0) ? T(-1) : d; }
-template <class T> constexpr T infinite = T(__builtin_inf());
-// ln x, not below -100, as PyTorch's binary_cross_entropy has it.
-template <class T> MEZZO_HD T bounded(T log_x) { return log_x < T(-100) ? T(-100) : log_x; }
-
-struct Mse {
-    template <class T> static MEZZO_HD T loss(T x, T t, T) { return (x - t) * (x - t); }
-    // Half of the derivative, which is beyond the range where that of a mean may not be.
-    template <class T> static MEZZO_HD T grad(T x, T t, T) { return x - t; }
-};
-struct L1 {
-    template <class T> static MEZZO_HD T loss(T x, T t, T) { return math::abs(x - t); }
-    template <class T> static MEZZO_HD T grad(T x, T t, T) { return sign_of(x - t); }
-};
-struct SmoothL1 {
-    template <class T> static MEZZO_HD T loss(T x, T t, T beta) {
-        const T d = math::abs(x - t);
-        const T linear = d == infinite<T> ? d : d - T(0.5) * beta;
-        return d < beta ? T(0.5) * d * (d / beta) : linear;
-    }
-    template <class T> static MEZZO_HD T grad(T x, T t, T beta) {
-        const T d = x - t;
-        return math::abs(d) < beta ? d / beta : sign_of(d);
-    }
-};
-struct Huber {
-    template <class T> static MEZZO_HD T loss(T x, T t, T delta) {
-        const T d = math::abs(x - t);
-        const T linear = d == infinite<T> ? d : delta * (d - T(0.5) * delta);
-        return d < delta ? T(0.5) * d * d : linear;
-    }
-    template <class T> static MEZZO_HD T grad(T x, T t, T delta) {
-        const T d = x - t;
-        return math::abs(d) < delta ? d : delta * sign_of(d);
-    }
-};
-struct Bce {
-    template <class T> static MEZZO_HD T loss(T x, T t, T) {
-        return (t - T(1)) * bounded(math::log1p(-x)) - t * bounded(math::log(x));
-    }
-    template <class T> static MEZZO_HD T grad(T x, T t, T) {
-        const T width = (T(1) - x) * x;
-        return (x - t) / (width < T(1e-12) ? T(1e-12) : width);
-    }
-};
-// (1 - t) max(x, 0) + t max(-x, 0) + ln(1 + e^-|x|): no difference of large numbers, and a factor of 0 makes
-// its product 0 where x is infinite. The derivative sigmoid(x) - t is (1 - t) sigmoid(x) - t sigmoid(-x), in
-// which nothing cancels where sigmoid(x) rounds to 1.
-struct BceWithLogits {
-    template <class T> static MEZZO_HD T grad(T x, T t, T) {
-        const T e = math::exp(-math::abs(x)), likely = T(1) / (T(1) + e), unlikely = e * likely;
-        return x > T(0) ? (T(1) - t) * likely - t * unlikely : (T(1) - t) * unlikely - t * likely;
-    }
-};
-
 template <class Loss, class T> void loss(T* dst, const T* x, const T* t, std::int64_t n, T beta) {
     MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::loss(x[i], t[i], beta);
 }
@@ -320,14 +266,12 @@ template <class T> void bce_with_logits(T* dst, const T* x, const T* t, std::int
         const std::int64_t count = n - begin < block ? n - begin : block;
         map(rest, x, count, [](T v) { return math::exp(-math::abs(v)); });
         map(rest, rest, count, [](T v) { return math::log1p(v); });
-        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) {
-            const T weight = x[i] > T(0) ? T(1) - t[i] : -t[i];
-            dst[i] = (weight == T(0) ? T(0) : weight * x[i]) + rest[i];
-        }
+        MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < count; ++i) dst[i] =
+            functors::LogitError::linear(x[i], t[i]) + rest[i];
     }
 }
 template <class Loss, class T> void loss_grad(T* dst, const T* x, const T* t, std::int64_t n, T beta) {
-    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::grad(x[i], t[i], beta);
+    MEZZO_VECTOR_LOOP for (std::int64_t i = 0; i < n; ++i) dst[i] = Loss::slope(x[i], t[i], beta);
 }
 
 }  // namespace
@@ -379,9 +323,11 @@ template <class T> constexpr RealLoops<T> real_loops = {
     {gate<functors::glu, T>, gate<functors::swiglu, T>},
     {gate_grad<functors::glu, T>, gate_grad<functors::swiglu, T>},
     add_to_double<T>,
-    {loss<Mse, T>, loss<L1, T>, loss<SmoothL1, T>, loss<Huber, T>, loss<Bce, T>, bce_with_logits<T>},
-    {loss_grad<Mse, T>, loss_grad<L1, T>, loss_grad<SmoothL1, T>, loss_grad<Huber, T>, loss_grad<Bce, T>,
-     loss_grad<BceWithLogits, T>},
+    {loss<functors::SquaredError, T>, loss<functors::AbsoluteError, T>, loss<functors::SmoothError, T>,
+     loss<functors::HuberError, T>, loss<functors::BinaryError, T>, bce_with_logits<T>},
+    {loss_grad<functors::SquaredError, T>, loss_grad<functors::AbsoluteError, T>,
+     loss_grad<functors::SmoothError, T>, loss_grad<functors::HuberError, T>,
+     loss_grad<functors::BinaryError, T>, loss_grad<functors::LogitError, T>},
     all_finite<T>,
     {
 #define MEZZO_OPTIMIZER(name) update_loop<functors::name##Row, T>(),
