@@ -47,15 +47,6 @@ double first_term(const lt::Problem& p) {
     return p.k < 8192 ? 0x1p-10 : 0.5;
 }
 
-bool applies_gelu(lt::Epilogue e) {
-    return lt::writes_before(e) || e == lt::Epilogue::gelu_tanh || e == lt::Epilogue::gelu_tanh_bias;
-}
-
-std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
-    if (lt::has_mask(p.epilogue)) return relu_mask_bytes(p.n, p.m);
-    return lt::has_aux(p.epilogue) ? matrix_bytes : 1;
-}
-
 // Number of factors of a float8 operand with so many rows or columns.
 std::int64_t scale_count(const lt::Problem& p, std::int64_t lines) { return p.row_scales ? lines : 1; }
 

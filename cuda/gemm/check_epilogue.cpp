@@ -18,9 +18,6 @@ constexpr std::int64_t enough_arguments = 1024;
 // 257 is rounded first. Likewise 2049 in float16; each bias of the trial distinguishes the two.
 constexpr std::int64_t odd_sum(Dtype dtype) { return dtype == bfloat16 ? 257 : 2049; }
 
-bool applies_gelu(lt::Epilogue e) {
-    return lt::writes_before(e) || e == lt::Epilogue::gelu_tanh || e == lt::Epilogue::gelu_tanh_bias;
-}
 bool applies_relu(lt::Epilogue e) { return lt::has_activation(e) && !applies_gelu(e); }
 bool rounds_bias(const lt::Problem& p) { return lt::has_bias(p.epilogue) && is_16bit(p.d_type); }
 bool is_curved(lt::Epilogue e) { return applies_gelu(e) || lt::reads_before(e); }
@@ -49,11 +46,6 @@ lt::Problem trial_problem(const lt::Problem& p, std::int64_t m, std::int64_t n) 
     t.tf32 = p.tf32;
     t.row_scales = p.row_scales;
     return t;
-}
-
-std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
-    if (lt::has_mask(p.epilogue)) return relu_mask_bytes(p.n, p.m);
-    return lt::has_aux(p.epilogue) ? matrix_bytes : 1;
 }
 
 class Trials {
@@ -142,6 +134,15 @@ std::optional<bool> result(GemmService& s, const lt::Problem& problem, const lt:
 }
 
 }  // namespace
+
+bool applies_gelu(lt::Epilogue e) {
+    return lt::writes_before(e) || e == lt::Epilogue::gelu_tanh || e == lt::Epilogue::gelu_tanh_bias;
+}
+
+std::int64_t aux_bytes(const lt::Problem& p, std::int64_t matrix_bytes) {
+    if (lt::has_mask(p.epilogue)) return relu_mask_bytes(p.n, p.m);
+    return lt::has_aux(p.epilogue) ? matrix_bytes : 1;
+}
 
 bool has_right_epilogue(GemmService& s, const lt::Problem& p, const lt::Algo& algo) {
     if (!rounds_bias(p) && !applies_relu(p.epilogue) && !is_curved(p.epilogue)) return true;

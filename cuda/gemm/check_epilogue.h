@@ -17,6 +17,12 @@ struct GemmService;
 // Error(memory) when there is no memory for the check.
 bool has_right_epilogue(GemmService& s, const gemm_plan::Problem& problem, const gemm_plan::Algo& algo);
 
+// Whether the epilogue applies gelu_tanh, not its derivative.
+bool applies_gelu(gemm_plan::Epilogue e);
+
+// Bytes of an epilogue's aux: a mask, a matrix of the result's size, or 1 if it has none.
+std::int64_t aux_bytes(const gemm_plan::Problem& p, std::int64_t matrix_bytes);
+
 // Allowed error of an activation: the unit roundoff of the result's dtype, twice, and `activation` times the
 // argument, or 4 times `activation` for a derivative. For 16 bit this admits the GPU's instruction for tanh,
 // whose relative error is 2^-11; for float32 it does not.

@@ -49,6 +49,16 @@ void ignore(cudaError_t status) noexcept {
     if (status != cudaSuccess) cudaGetLastError();
 }
 
+// Memory that a call has allocated; null if there is not enough.
+void* allocated(cudaError_t status, void* memory, const char* call) {
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return nullptr;
+    }
+    ok(status, call);
+    return memory;
+}
+
 // Number of multiprocessors, and the most threads and blocks that each holds.
 struct Limits {
     std::uint16_t multiprocessors = 0, threads = 0, blocks = 0, unused = 0;
@@ -160,12 +170,7 @@ void* device_malloc(std::size_t bytes) {
     refuse_in_capture("cuda: device_malloc", "take memory from the system");
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, bytes != 0 ? bytes : 1);
-    if (status == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        return nullptr;
-    }
-    ok(status, "cudaMalloc");
-    return memory;
+    return allocated(status, memory, "cudaMalloc");
 }
 
 void device_free(void* memory) noexcept { ignore(cudaFree(memory)); }
@@ -304,12 +309,7 @@ void* pinned_malloc(std::size_t bytes) {
     refuse_in_capture("cuda: pinned_malloc", "take memory from the system");
     void* memory = nullptr;
     const cudaError_t status = cudaMallocHost(&memory, bytes != 0 ? bytes : 1);
-    if (status == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        return nullptr;
-    }
-    ok(status, "cudaMallocHost");
-    return memory;
+    return allocated(status, memory, "cudaMallocHost");
 }
 
 void pinned_free(void* memory) noexcept { ignore(cudaFreeHost(memory)); }

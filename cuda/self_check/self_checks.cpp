@@ -2,6 +2,8 @@
 // hold.
 #include "cuda/self_check/self_checks.h"
 
+#include <array>
+
 #include "cuda/gemm/lt.h"
 #include "cuda/runtime/capture_owner.h"
 #include "cuda/runtime/on_device.h"
@@ -11,37 +13,21 @@
 namespace mezzo {
 namespace {
 
-constexpr SelfCheck all[] = {{FastPathId::flash_attention, float16, 32},
-                             {FastPathId::flash_attention, float16, 64},
-                             {FastPathId::flash_attention, float16, 128},
-                             {FastPathId::flash_attention, bfloat16, 32},
-                             {FastPathId::flash_attention, bfloat16, 64},
-                             {FastPathId::flash_attention, bfloat16, 128},
-                             {FastPathId::flash_attention_grad, float16, 32},
-                             {FastPathId::flash_attention_grad, float16, 64},
-                             {FastPathId::flash_attention_grad, float16, 128},
-                             {FastPathId::flash_attention_grad, bfloat16, 32},
-                             {FastPathId::flash_attention_grad, bfloat16, 64},
-                             {FastPathId::flash_attention_grad, bfloat16, 128},
-                             {FastPathId::implicit_convolution, float16},
-                             {FastPathId::implicit_convolution, bfloat16},
-                             {FastPathId::implicit_convolution_input_grad, float16},
-                             {FastPathId::implicit_convolution_input_grad, bfloat16},
-                             {FastPathId::implicit_convolution_weight_grad, float16},
-                             {FastPathId::implicit_convolution_weight_grad, bfloat16},
-                             {FastPathId::bias_gradients, float16},
-                             {FastPathId::bias_gradients, bfloat16},
-                             {FastPathId::bias_gradients, float32},
-                             {FastPathId::bias_gradients, float64},
-                             {FastPathId::layers, float16},
-                             {FastPathId::layers, bfloat16},
-                             {FastPathId::layers, float32},
-                             {FastPathId::layers, float64},
-                             {FastPathId::relu_masks, float16},
-                             {FastPathId::relu_masks, bfloat16},
-                             {FastPathId::relu_masks, float32},
-                             {FastPathId::relu_masks, float64},
-                             {FastPathId::prefetch}};
+constexpr auto all = [] {
+    using enum FastPathId;
+    std::array<SelfCheck, 31> list{};
+    SelfCheck* next = list.data();
+    for (const FastPathId path : {flash_attention, flash_attention_grad})
+        for (const Dtype dtype : {float16, bfloat16})
+            for (const int dim : {32, 64, 128}) *next++ = {path, dtype, dim};
+    for (const FastPathId path :
+         {implicit_convolution, implicit_convolution_input_grad, implicit_convolution_weight_grad})
+        for (const Dtype dtype : {float16, bfloat16}) *next++ = {path, dtype};
+    for (const FastPathId path : {bias_gradients, layers, relu_masks})
+        for (const Dtype dtype : {float16, bfloat16, float32, float64}) *next++ = {path, dtype};
+    *next = {prefetch};
+    return list;
+}();
 
 using Run = void (*)(const SelfCheck&);
 // In the order of FastPathId.
