@@ -86,22 +86,14 @@ namespace mezzo::cuda_kernels {
 using namespace cuda;
 
 void interpolate(In in, const kernels::Interpolate& at, Out out) {
-    const Tensor &x = in[0], &y = out[0];
-    use_device_of(y);
-    if (y.numel() == 0) return;
-    with_pixels(x, y, [&]<class A>(A from, A to) {
-        const PixelShape s = pixel_shape(y, x, A::lanes);
-        launch(interpolate_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, from, to, s, at);
+    with_pixels(in[0], out[0], [&]<class A>(A x, A y, const PixelShape& s) {
+        launch(interpolate_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, x, y, s, at);
     });
 }
 
 void interpolate_grad(In in, const kernels::InterpolateGrad& at, Out out) {
-    const Tensor &g = in[0], &dx = out[0];
-    use_device_of(dx);
-    if (dx.numel() == 0) return;
-    with_pixels(g, dx, [&]<class A>(A from, A to) {
-        const PixelShape s = pixel_shape(dx, g, A::lanes);
-        launch(interpolate_grad_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, from, to, s, at);
+    with_pixels(in[0], out[0], [&]<class A>(A g, A dx, const PixelShape& s) {
+        launch(interpolate_grad_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, g, dx, s, at);
     });
 }
 

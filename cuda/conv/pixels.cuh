@@ -65,21 +65,26 @@ template <int lanes> __device__ Pixel pixel_of(const PixelShape& s, std::int64_t
     return split_item<std::int64_t>(item, packs, s.width, s.height, lanes);
 }
 
-// Calls f(a, b) with a and b as PixelPacks where channels and addresses allow it, else as PixelSingles.
-template <class F> void with_pixels(const Tensor& a, const Tensor& b, const F& f) {
+// Calls f(from, to, shape) for a kernel that walks over the items of `to`, with both as PixelPacks where
+// channels and addresses allow it, else as PixelSingles. Does nothing if `to` is empty.
+template <class F> void with_pixels(const Tensor& from, const Tensor& to, const F& f) {
+    use_device_of(to);
+    if (to.numel() == 0) return;
     const auto aligned = [](const Tensor& x) { return reinterpret_cast<std::uintptr_t>(raw(x)) % 16 == 0; };
-    const std::int64_t channels = a.shape()[3];
     const auto packed = [&]<class T>(T) {
-        f(PixelPacks<T>{static_cast<T*>(raw(a))}, PixelPacks<T>{static_cast<T*>(raw(b))});
+        using Packs = PixelPacks<T>;
+        f(Packs{static_cast<T*>(raw(from))}, Packs{static_cast<T*>(raw(to))},
+          pixel_shape(to, from, Packs::lanes));
     };
-    if (aligned(a) && aligned(b) && channels * std::int64_t(size_of(a.dtype())) % 16 == 0 &&
-        a.dtype() != float64) {
-        if (a.dtype() == float32) return packed(float());
-        return a.dtype() == float16 ? packed(float16_t()) : packed(bfloat16_t());
-    }
-    if (a.dtype() == float64)
-        return f(PixelSingles<double>{any_of<double>(a)}, PixelSingles<double>{any_of<double>(b)});
-    f(PixelSingles<float>{any_of<float>(a)}, PixelSingles<float>{any_of<float>(b)});
+    const auto single = [&]<class C>(C) {
+        f(PixelSingles<C>{any_of<C>(from)}, PixelSingles<C>{any_of<C>(to)}, pixel_shape(to, from, 1));
+    };
+    const Dtype dtype = from.dtype();
+    if (dtype == float64) return single(double());
+    if (!aligned(from) || !aligned(to) || from.shape()[3] * std::int64_t(size_of(dtype)) % 16 != 0)
+        return single(float());
+    if (dtype == float32) return packed(float());
+    dtype == float16 ? packed(float16_t()) : packed(bfloat16_t());
 }
 
 }  // namespace mezzo::cuda

@@ -186,27 +186,17 @@ namespace mezzo::cuda_kernels {
 using namespace cuda;
 
 void max_pool2d(In in, const kernels::MaxPool2d& at, Out out) {
-    const Tensor &x = in[0], &y = out[0];
-    use_device_of(y);
-    if (y.numel() == 0) return;
     const PlaceArray places = out.size() > 1 ? places_in(out[1]) : PlaceArray{nullptr, false};
-    const std::int64_t width = places_along(at.window.width, x.shape()[2], y.shape()[2]);
-    with_pixels(x, y, [&]<class A>(A from, A to) {
-        const PixelShape s = pixel_shape(y, x, A::lanes);
-        launch(max_pool_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, from, to, places, s,
-               at.window, width);
+    with_pixels(in[0], out[0], [&]<class A>(A x, A y, const PixelShape& s) {
+        launch(max_pool_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, x, y, places, s, at.window,
+               places_along(at.window.width, s.other_width, s.width));
     });
 }
 
 void max_pool2d_grad(In in, const kernels::MaxPool2dGrad& at, Out out) {
-    const Tensor &g = in[0], &dx = out[0];
-    use_device_of(dx);
-    if (dx.numel() == 0) return;
-    const std::int64_t width = places_along(at.window.width, dx.shape()[2], g.shape()[2]);
-    with_pixels(g, dx, [&]<class A>(A from, A to) {
-        const PixelShape s = pixel_shape(dx, g, A::lanes);
-        launch(max_pool_grad_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, from, to,
-               places_in(in[1]), s, at.window, width);
+    with_pixels(in[0], out[0], [&]<class A>(A g, A dx, const PixelShape& s) {
+        launch(max_pool_grad_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, g, dx,
+               places_in(in[1]), s, at.window, places_along(at.window.width, s.width, s.other_width));
     });
 }
 
@@ -224,26 +214,19 @@ void max_pool2d_gather(In in, const kernels::MaxPool2dGather& at, Out out) {
 }
 
 void avg_pool2d(In in, const kernels::AvgPool2d& at, Out out) {
-    const Tensor &x = in[0], &y = out[0];
-    use_device_of(y);
-    if (y.numel() == 0) return;
     // Few threads with many pixels each: the reduction cuts those into parts.
-    if (whole_image(at.window, x, y)) return mean(in, {.axes = {1, 2}, .keepdim = true}, out);
-    with_pixels(x, y, [&]<class A>(A from, A to) {
-        const PixelShape s = pixel_shape(y, x, A::lanes);
-        launch(avg_pool_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, from, to, s, at.window,
+    if (out[0].numel() != 0 && whole_image(at.window, in[0], out[0]))
+        return mean(in, {.axes = {1, 2}, .keepdim = true}, out);
+    with_pixels(in[0], out[0], [&]<class A>(A x, A y, const PixelShape& s) {
+        launch(avg_pool_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, x, y, s, at.window,
                at.count_include_pad);
     });
 }
 
 void avg_pool2d_grad(In in, const kernels::AvgPool2dGrad& at, Out out) {
-    const Tensor &g = in[0], &dx = out[0];
-    use_device_of(dx);
-    if (dx.numel() == 0) return;
-    with_pixels(g, dx, [&]<class A>(A from, A to) {
-        const PixelShape s = pixel_shape(dx, g, A::lanes);
-        launch(avg_pool_grad_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, from, to, s,
-               at.window, at.count_include_pad);
+    with_pixels(in[0], out[0], [&]<class A>(A g, A dx, const PixelShape& s) {
+        launch(avg_pool_grad_kernel<A>, grid_for(s.items, pixel_block), pixel_block, 0, g, dx, s, at.window,
+               at.count_include_pad);
     });
 }
 
