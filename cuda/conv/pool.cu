@@ -206,11 +206,10 @@ void max_pool2d_gather(In in, const kernels::MaxPool2dGather& at, Out out) {
     if (y.numel() == 0) return;
     const PixelShape s = pixel_shape(y, u, 1);
     const std::int64_t width = places_along(at.window.width, u.shape()[2], y.shape()[2]);
-    const auto run = [&]<class C>(C) {
+    with_real({y.dtype()}, [&]<class C>(C) {
         launch(max_pool_gather_kernel<C>, grid_for(s.items, pixel_block), pixel_block, 0, any_of<C>(u),
                any_of<C>(y), places_in(in[1]), s, at.window, width);
-    };
-    y.dtype() == float64 ? run(double()) : run(float());
+    });
 }
 
 void avg_pool2d(In in, const kernels::AvgPool2d& at, Out out) {

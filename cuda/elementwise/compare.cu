@@ -8,14 +8,7 @@ namespace mezzo::cuda {
 namespace {
 
 template <int N, class Make> void map_in(ComputeKind kind, const OperandLayout<N>& l, const Make& make) {
-    switch (kind) {
-        case ComputeKind::float64:
-            return map_general<double>(l, make(0.0));
-        case ComputeKind::integer:
-            return map_general<std::int64_t>(l, make(std::int64_t(0)));
-        case ComputeKind::float32:
-            return map_general<float>(l, make(0.0f));
-    }
+    with_compute_type(kind, [&]<class C>(C zero) { map_general<C>(l, make(zero)); });
 }
 
 template <class F> void compare(In in, Out out, const F& f) {

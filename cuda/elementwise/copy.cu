@@ -66,14 +66,7 @@ void copy(OperandLayout<2> l) {
             convert_flat<float, float16_t>(l) || convert_flat<float, bfloat16_t>(l))
             return;
     }
-    switch (compute_kind({l.dtype[1]})) {
-        case ComputeKind::float64:
-            return map_general<double>(l, Identity{});
-        case ComputeKind::integer:
-            return map_general<std::int64_t>(l, Identity{});
-        case ComputeKind::float32:
-            return map_general<float>(l, Identity{});
-    }
+    with_compute_type(compute_kind({l.dtype[1]}), [&]<class C>(C) { map_general<C>(l, Identity{}); });
 }
 
 __global__ void arange_kernel(AnyArray<double> out, std::int64_t n) {

@@ -58,6 +58,22 @@ inline ComputeKind compute_kind(std::initializer_list<Dtype> dtypes) {
     return kind;
 }
 
+// Calls f(C()) with the type of the kind.
+template <class F> void with_compute_type(ComputeKind kind, const F& f) {
+    switch (kind) {
+        case ComputeKind::float64:
+            return f(double());
+        case ComputeKind::float32:
+            return f(float());
+        case ComputeKind::integer:
+            return f(std::int64_t());
+    }
+}
+// The same for ops without integers: double if any operand is float64, else float.
+template <class F> void with_real(std::initializer_list<Dtype> dtypes, const F& f) {
+    compute_kind(dtypes) == ComputeKind::float64 ? f(double()) : f(float());
+}
+
 // A scalar attribute in the compute type; integers saturate, NaN becomes 0.
 template <class C> C scalar_as(double value) {
     if constexpr (std::is_same_v<C, std::int64_t>) {

@@ -371,17 +371,7 @@ void scatter_add(In in, const kernels::ScatterAdd& at, Out out) {
         cast(in.subspan(2, 1), {}, Out(&sum, 1));
     else
         fill({}, {}, Out(&sum, 1));
-    switch (compute_kind({wide})) {
-        case ComputeKind::float32:
-            scatter_into<float>(in[0], in[1], s, sum);
-            break;
-        case ComputeKind::float64:
-            scatter_into<double>(in[0], in[1], s, sum);
-            break;
-        case ComputeKind::integer:
-            scatter_into<std::int64_t>(in[0], in[1], s, sum);
-            break;
-    }
+    with_compute_type(compute_kind({wide}), [&]<class C>(C) { scatter_into<C>(in[0], in[1], s, sum); });
     if (sum.impl() != y.impl()) cast(In(&sum, 1), {}, out);
 }
 

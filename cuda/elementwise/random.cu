@@ -126,13 +126,6 @@ template <class C> void dropout_any(const Tensor& x, const Tensor& y, RandomStre
            random_block, 0, any_of<C>(x), any_of<C>(y), stream, threshold, static_cast<C>(scale), x.numel());
 }
 
-template <class Make> void with_real(const Tensor& out, const Make& make) {
-    if (out.dtype() == float64)
-        make(0.0);
-    else
-        make(0.0f);
-}
-
 }  // namespace
 }  // namespace mezzo::cuda
 
@@ -141,7 +134,7 @@ namespace mezzo::cuda_kernels {
 using namespace mezzo::cuda;
 
 void random_uniform(In, const kernels::RandomUniform& at, Out out) {
-    with_real(out[0], [&]<class C>(C) {
+    with_real({out[0].dtype()}, [&]<class C>(C) {
         const C low = static_cast<C>(at.low);
         const C limit = static_cast<C>(kernels::uniform_limit(at, out[0].dtype()));
         fill_random(Uniform<C>{low, static_cast<C>(at.high) - low, limit}, at.stream, out[0]);
@@ -149,7 +142,7 @@ void random_uniform(In, const kernels::RandomUniform& at, Out out) {
 }
 
 void random_normal(In, const kernels::RandomNormal& at, Out out) {
-    with_real(out[0], [&]<class C>(C) {
+    with_real({out[0].dtype()}, [&]<class C>(C) {
         fill_random(Normal<C>{static_cast<C>(at.mean), static_cast<C>(at.stddev)}, at.stream, out[0]);
     });
 }

@@ -128,8 +128,6 @@ template <class C> void group_norm_grad(In in, const kernels::GroupNormGrad& at,
     reduce(LoadElement<AnyArray<C>>{g}, SumOp<C>{1}, columns, out[2]);
 }
 
-bool in_double(std::initializer_list<Dtype> dtypes) { return compute_kind(dtypes) == ComputeKind::float64; }
-
 }  // namespace
 }  // namespace mezzo::cuda
 
@@ -140,14 +138,12 @@ using namespace mezzo::cuda;
 void group_norm(In in, const kernels::GroupNorm& at, Out out) {
     use_device_of(out[0]);
     if (in[0].shape()[2] == 0) return;
-    in_double({in[0].dtype(), out[0].dtype()}) ? cuda::group_norm<double>(in, at, out)
-                                               : cuda::group_norm<float>(in, at, out);
+    with_real({in[0].dtype(), out[0].dtype()}, [&]<class C>(C) { cuda::group_norm<C>(in, at, out); });
 }
 void group_norm_grad(In in, const kernels::GroupNormGrad& at, Out out) {
     use_device_of(out[0]);
     if (in[1].shape()[2] == 0) return;
-    in_double({in[1].dtype(), out[0].dtype()}) ? cuda::group_norm_grad<double>(in, at, out)
-                                               : cuda::group_norm_grad<float>(in, at, out);
+    with_real({in[1].dtype(), out[0].dtype()}, [&]<class C>(C) { cuda::group_norm_grad<C>(in, at, out); });
 }
 
 constinit const KernelList group_norm_list = kernel_list<group_norm, group_norm_grad>;

@@ -219,18 +219,14 @@ void nll_loss(In in, const kernels::NllLoss& at, Out out) {
     use_device_of(out[0]);
     const std::int64_t rows = in[0].shape()[0];
     const Targets targets = targets_of(in[1], at.ignore_index, in[0].shape()[1]);
-    if (compute_kind({in[0].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        reduce_losses(LoadRowLoss<double>{any_of<double>(in[0]), targets, true}, at.reduction, rows, out[0]);
-    else
-        reduce_losses(LoadRowLoss<float>{any_of<float>(in[0]), targets, true}, at.reduction, rows, out[0]);
+    with_real({in[0].dtype(), out[0].dtype()}, [&]<class C>(C) {
+        reduce_losses(LoadRowLoss<C>{any_of<C>(in[0]), targets, true}, at.reduction, rows, out[0]);
+    });
 }
 
 void nll_loss_grad(In in, const kernels::NllLossGrad& at, Out out) {
     use_device_of(out[0]);
-    if (compute_kind({in[0].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        nll_backward<double>(in, at, out);
-    else
-        nll_backward<float>(in, at, out);
+    with_real({in[0].dtype(), out[0].dtype()}, [&]<class C>(C) { nll_backward<C>(in, at, out); });
 }
 
 void cross_entropy(In in, const kernels::CrossEntropy& at, Out out) {

@@ -108,10 +108,8 @@ void argmax(In in, const kernels::ArgMax& at, Out out) {
 }
 
 void amax_grad(In in, const kernels::AmaxGrad&, Out out) {
-    if (compute_kind({in[0].dtype(), in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        share_gradient<double>(in, out[0]);
-    else
-        share_gradient<float>(in, out[0]);
+    with_real({in[0].dtype(), in[1].dtype(), out[0].dtype()},
+              [&]<class C>(C) { share_gradient<C>(in, out[0]); });
 }
 
 constinit const KernelList extremes_list = kernel_list<max, min, argmax, amax_grad>;

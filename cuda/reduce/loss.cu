@@ -71,18 +71,12 @@ template <class F, class C> void grad_in(In in, Reduction reduction, C beta, Out
 
 // Both have external linkage: nvcc hides no symbols of templates whose arguments are local to a file.
 template <class F, class A> void loss(In in, const A& at, Out out) {
-    const double beta = beta_of(at);
-    if (compute_kind({in[0].dtype(), in[1].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        loss_in<F, double>(in, at.reduction, beta, out);
-    else
-        loss_in<F, float>(in, at.reduction, static_cast<float>(beta), out);
+    with_real({in[0].dtype(), in[1].dtype(), out[0].dtype()},
+              [&]<class C>(C) { loss_in<F, C>(in, at.reduction, static_cast<C>(beta_of(at)), out); });
 }
 template <class F, class A> void loss_grad(In in, const A& at, Out out) {
-    const double beta = beta_of(at);
-    if (compute_kind({in[0].dtype(), in[1].dtype(), in[2].dtype(), out[0].dtype()}) == ComputeKind::float64)
-        grad_in<F, double>(in, at.reduction, beta, out);
-    else
-        grad_in<F, float>(in, at.reduction, static_cast<float>(beta), out);
+    with_real({in[0].dtype(), in[1].dtype(), in[2].dtype(), out[0].dtype()},
+              [&]<class C>(C) { grad_in<F, C>(in, at.reduction, static_cast<C>(beta_of(at)), out); });
 }
 
 }  // namespace mezzo::cuda
