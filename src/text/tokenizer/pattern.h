@@ -11,7 +11,7 @@
 namespace mezzo::data::tokenizer {
 
 // Finds the first match at or behind `from`, never an empty one; returns false if there is none.
-using Pattern = std::function<bool(std::string_view text, std::size_t from, TextRange& match)>;
+using Pattern = std::function<bool(const std::string_view& text, std::size_t from, TextRange& match)>;
 
 Pattern literal(std::string text);
 Pattern each_of(bool (*belongs)(char32_t));  // matches one character
