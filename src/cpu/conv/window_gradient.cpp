@@ -49,14 +49,17 @@ public:
         at_once = in_place ? pixels_in_place : std::clamp<std::int64_t>(packed_floats / rows, 64, 256);
     }
 
+    std::int64_t work() const { return rows * columns * pixels; }
+    std::int64_t units_of_work() const { return parts * strips; }
+
     void run() {
         char* const to = p.result + group * rows * columns * std::int64_t(size_of(p.result_type));
         in_result = parts == 1 && p.result_type == float32 && (p.beta == 0 || p.beta == 1) &&
                     columns % kernels.lanes == 0;
         ld = in_result ? columns : round_up(columns, kernels.lanes);
         sums = in_result ? reinterpret_cast<float*>(to) : scratch.sums.get<float>(parts * rows * ld);
-        const std::int64_t count = parts * strips, work = rows * columns * pixels;
-        parallel_for(count, work < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
+        const std::int64_t count = units_of_work();
+        parallel_for(count, work() < parallel_work ? count : 1, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u) compute(u / strips, u % strips);
         });
         if (!in_result) finish(to);
@@ -183,7 +186,13 @@ private:
 }  // namespace
 
 void add_window_gradient_by_vectors(const WindowGradient& p, const WindowKernels& kernels) {
-    for (std::int64_t group = 0; group < p.groups; ++group) Gradient(p, kernels, group).run();
+    // Threads take whole groups, unless a group has more units of work than there are groups.
+    const Gradient any(p, kernels, 0);
+    const bool apart = p.groups >= any.units_of_work();
+    parallel_for(p.groups, apart ? grain(p.groups, p.groups * any.work()) : p.groups,
+                 [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t group = begin; group < end; ++group) Gradient(p, kernels, group).run();
+                 });
 }
 
 }  // namespace mezzo::cpu
