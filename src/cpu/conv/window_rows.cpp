@@ -124,10 +124,14 @@ private:
             pack_panels(group * panels + first, last - first, to);
             b = to;
         }
-        const std::int64_t block = block_rows(num_threads()), blocks = (x.count() + block - 1) / block;
+        // As many blocks for each thread, of about the same number of rows.
+        const std::int64_t block = block_rows(num_threads()), unit = 2 * kernels.mr,
+                           units = (x.count() + unit - 1) / unit,
+                           blocks = std::min(units, round_up((x.count() + block - 1) / block, num_threads()));
+        const auto edge = [&](std::int64_t u) { return std::min(u * units / blocks * unit, x.count()); };
         parallel_for(blocks, grain(blocks, work()), [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u)
-                compute_block(group, first, last, b, u * block, std::min(block, x.count() - u * block));
+                compute_block(group, first, last, b, edge(u), edge(u + 1) - edge(u));
         });
     }
 
@@ -163,7 +167,9 @@ private:
                        std::int64_t begin, std::int64_t rows) const {
         const std::int64_t j = first * kernels.nr, width = std::min(last * kernels.nr, columns) - j;
         const char** const lines = scratch.lines.get<const char*>(taps * ld_lines(rows));
-        find_lines(group, begin, rows, lines);
+        float* const zeros = scratch.zeros.get<float>(channels);
+        std::fill_n(zeros, channels, 0.0f);
+        find_lines(group, begin, rows, reinterpret_cast<const char*>(zeros), lines);
         const bool whole = p.result.dense() && p.result.type == float32 && width % kernels.lanes == 0;
         const bool in_registers = whole && kernels.depth == 1;
         const bool plain = whole && !in_registers && !bias && !p.residual && p.activation == Activation::none;
@@ -172,6 +178,7 @@ private:
         for (std::int64_t q = 0; q < width; q += kernels.nr) {
             WindowTile tile{};
             tile.lines = reinterpret_cast<const float* const*>(lines), tile.ld_lines = ld_lines(rows);
+            tile.zeros = zeros;
             tile.rows = rows, tile.columns = std::min<std::int64_t>(kernels.nr, width - q);
             tile.t = sums, tile.ldt = kernels.nr;
             tile.result = reinterpret_cast<char*>(sums);
@@ -250,7 +257,8 @@ private:
         }
     }
 
-    void find_lines(std::int64_t group, std::int64_t begin, std::int64_t rows, const char** lines) const {
+    void find_lines(std::int64_t group, std::int64_t begin, std::int64_t rows, const char* none,
+                    const char** lines) const {
         Windows seen = x;
         if (kernels.depth == 1 && x.type != float32) {
             const auto [first, end] = x.source_pixels(begin, rows);
@@ -259,9 +267,6 @@ private:
             seen.data = reinterpret_cast<const char*>(image), seen.type = float32, seen.origin = first;
         }
         seen.data += group * x.channels * std::int64_t(size_of(seen.type));
-        float* const zeros = scratch.zeros.get<float>(channels);
-        std::fill_n(zeros, channels, 0.0f);
-        const char* const none = reinterpret_cast<const char*>(zeros);
         for (std::int64_t t = 0; t < taps; ++t, lines += ld_lines(rows)) {
             seen.find(t, begin, rows, none, lines);
             std::fill(lines + rows, lines + ld_lines(rows), none);

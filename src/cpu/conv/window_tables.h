@@ -14,6 +14,7 @@ namespace mezzo::cpu {
 struct WindowTile {
     const float* const* lines;
     std::int64_t ld_lines;
+    const float* zeros;  // the line of taps outside the image, which are left out where all windows have it
     std::int64_t taps, first, steps;
     const float* b;  // a panel of nr columns, from the first of these slots on
     std::int64_t rows, columns;
