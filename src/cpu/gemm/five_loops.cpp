@@ -228,7 +228,9 @@ void compute_strip(const GemmKernels& kernels, const Gemm& g, const float* bias,
             }
             const bool last = u + 1 == blocks();
             const Area next = area(last ? 0 : u + 1);
-            const std::int64_t p = last ? s.p + s.k : s.p;
+            const std::int64_t q = s.p + s.k, left = std::min(s.k, g.k - q), p = last ? q : s.p;
+            if (s.in_place == 0 && left > 0)
+                add(ahead, part_of(region_of(rows_of_a(g, s.i, q), s.m, left), u, blocks()));
             add(ahead, region_of(columns_of_b(g, p, s.j + next.j), next.columns, std::min(s.k, g.k - p)));
             const Operand b = columns_of_b(g, s.p, s.j + at.j);
             block(kernels, g, bias, s, {static_cast<const float*>(b.data), b.ld, kernels.nr}, at, ahead);
@@ -248,8 +250,11 @@ public:
           s(strip),
           mc(own_rows_at_once(of, strip.slots)),
           widest(own_columns(of, strip.slots)) {
-        const std::int64_t least = threads > 1 ? std::min(4 * threads, s.n / kernels.nr) : 1;
-        count = round_up(std::max((s.n + widest - 1) / widest, least), threads);
+        const std::int64_t least = round_up((s.n + widest - 1) / widest, threads);
+        count =
+            threads > 1 ? std::max(least, round_up(std::min(4 * threads, s.n / kernels.nr), threads)) : least;
+        for (std::int64_t fewer = std::max(least, 2 * threads); fewer < count; fewer += threads)
+            if (panels_in(fewer) < panels_in(count)) count = fewer;
     }
 
     void run() const {
@@ -260,6 +265,11 @@ public:
     }
 
 private:
+    // Panels of all of so many blocks. A narrow panel takes about as long as a whole one.
+    std::int64_t panels_in(std::int64_t blocks) const {
+        const std::int64_t columns = round_up((s.n + blocks - 1) / blocks, kernels.lanes);
+        return blocks * ((columns + kernels.nr - 1) / kernels.nr);
+    }
     std::int64_t edge(std::int64_t u) const {
         const std::int64_t units = (s.n + kernels.lanes - 1) / kernels.lanes;
         return std::min(u * units / count * kernels.lanes, s.n);
@@ -351,7 +361,7 @@ void blocked(const GemmKernels& kernels, const Gemm& g, const float* bias) {
                 s.first = s.p == 0 || groups.begins(s.p / ks, s.sums);
                 s.last = s.p + s.k == g.k;
                 s.keep_a = s.j > 0 && ms >= g.m && ks == g.k;
-                const std::int64_t work = s.m * s.n * s.k;
+                const std::int64_t work = s.m * round_up(s.n, kernels.lanes) * s.k;
                 pack_strip(kernels, g, s, work);
                 own ? ColumnBlocks(kernels, g, bias, s).run() : compute_strip(kernels, g, bias, s, work);
                 s.p += s.k;
@@ -376,18 +386,6 @@ bool done_on_tiles(const GemmKernels& kernels, const Gemm& g, const float* bias)
     with_bias.bias_type = float32;
     gemm_on_tiles(*product, with_bias, kernels);
     return true;
-}
-
-// Computes C for k = 0: the epilogue's result for sums that are zero.
-void empty_sums(const GemmKernels& kernels, const Gemm& g, const float* bias) {
-    constexpr std::int64_t width = 1024;
-    const auto rows_at_once = std::max<std::int64_t>(1, 64 * width / g.n);
-    parallel_for(g.m, rows_at_once, [&](std::int64_t begin, std::int64_t end) {
-        float* zeros = scratch().tile.get<float>(width);
-        std::fill(zeros, zeros + width, 0.0f);
-        for (std::int64_t j = 0; j < g.n; j += width)
-            finish_block(kernels, g, bias, begin, j, end - begin, std::min(width, g.n - j), zeros, 0);
-    });
 }
 
 // A product whose k is in one part. `bias` is float32 or null.
@@ -483,7 +481,7 @@ void multiply_one(const GemmKernels& kernels, const Gemm& g) {
         convert(g.bias, g.bias_type, converted, float32, g.n);
         bias = converted;
     }
-    if (g.k == 0) return empty_sums(kernels, g, bias);
+    if (g.k == 0) return multiply_no_steps(kernels, g, bias);
     if (g.b_panels) return multiply_panels(kernels, g, bias);
     if (const std::int64_t parts = parts_of_k(kernels, g); parts > 1)
         return multiply_parts(kernels, g, bias, parts);

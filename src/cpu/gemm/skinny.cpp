@@ -1,4 +1,4 @@
-// Products with few rows or few columns: the larger operand is read once, unpacked.
+// Products with few rows or few columns: the larger operand is read once, unpacked. Products without steps.
 #include "cpu/gemm/skinny.h"
 
 #include <algorithm>
@@ -172,6 +172,18 @@ void multiply_few_columns(const GemmKernels& kernels, const Gemm& g, const float
                          finish_block(kernels, g, bias, i, 0, rows, g.n, t, ldt);
                      }
                  });
+}
+
+// The epilogue's result for sums that are zero.
+void multiply_no_steps(const GemmKernels& kernels, const Gemm& g, const float* bias) {
+    constexpr std::int64_t width = 1024;
+    const auto rows_at_once = std::max<std::int64_t>(1, 64 * width / g.n);
+    parallel_for(g.m, rows_at_once, [&](std::int64_t begin, std::int64_t end) {
+        float* zeros = scratch().tile.get<float>(width);
+        std::fill(zeros, zeros + width, 0.0f);
+        for (std::int64_t j = 0; j < g.n; j += width)
+            finish_block(kernels, g, bias, begin, j, end - begin, std::min(width, g.n - j), zeros, 0);
+    });
 }
 
 }  // namespace mezzo::cpu
