@@ -30,15 +30,18 @@ char* data(const Tensor& x) { return x->numel ? x->bytes() : nullptr; }
 Size2d kernel_size(const Shape& weight) { return {weight[1], weight[2]}; }
 
 constexpr std::int64_t few_channels = 16, few_outputs = 8;
+constexpr std::int64_t cached_floats = 1 << 19;
 
 // Windows of one group of few channels, whose taps in a row of the kernel are neighbours, get one tap per
 // row, which has the channels of all of them: in a float32 copy of the images with zeros at the sides, which
-// is returned. Otherwise returns an undefined tensor.
+// is returned. Otherwise returns an undefined tensor. 16 channels fill a vector: their images are copied only
+// if they stay in the L2 cache.
 Tensor join_taps(Windows& x, Size2d kernel, const kernels::ConvGeometry& geometry) {
     if (geometry.groups != 1 || geometry.dilation.width != 1 || kernel.width == 1 ||
         x.step.width > kernel.width || x.channels > (x.step.width == 1 ? few_channels : few_channels / 2) ||
         x.count() * x.steps() == 0)
         return {};
+    if (x.channels == few_channels && x.images * x.height * x.width * x.pixel > cached_floats) return {};
     const std::int64_t before = geometry.padding.width, width = (x.columns - 1) * x.step.width + kernel.width,
                        pixel = x.pixel, inside = std::clamp<std::int64_t>(width - before, 0, x.width);
     if (width > 2 * x.width + 64) return {};  // mostly zeros
