@@ -33,7 +33,7 @@ namespace mezzo::cpu {
 namespace {
 
 constexpr std::int64_t panel_floats = std::int64_t(1) << 21;  // limit of a packed operand: 8 MiB, in L3
-constexpr std::int64_t longest_k = 2048;                      // packed at once
+constexpr std::int64_t longest_k = 2048, short_k = 1024;      // packed at once
 constexpr std::int64_t own_rows = 2048;  // most rows of C for which threads pack their own columns of op(B)
 constexpr std::int64_t skinny_m = 8, skinny_n = 4;  // up to these packing the other operand does not pay
 
@@ -310,11 +310,14 @@ private:
     std::int64_t count = 0;
 };
 
-// Number of steps of k that are packed at once. If op(A) has to be packed and C is small, they are few enough
-// that the panels stay in the L2 cache next to C, which is then read and written for each range.
+// Number of steps of k that are packed at once: few, which leaves room in the L2 cache for more columns,
+// unless C would be read and written for more than 16 ranges. If op(A) has to be packed and C is small, they
+// are so few that the panels stay in the L2 cache next to C.
 std::int64_t steps_at_once(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t small_c = std::int64_t(1) << 18, floats = std::int64_t(1) << 16;
-    const std::int64_t most = g.k <= longest_k + longest_k / 2 ? g.k : longest_k;
+    const bool few = !g.b_packed && g.k <= 16 * short_k && kernels.depth == 1;
+    const std::int64_t longest = few ? short_k : longest_k,
+                       most = g.k <= longest + longest / 2 ? g.k : longest;
     if (reads_columns_of_b(kernels, g)) return std::min(most, std::max<std::int64_t>(floats / g.n, 128));
     if (rows_of_float32(g) || g.m * g.n > small_c) return most;
     const std::int64_t steps = std::clamp<std::int64_t>(floats / g.m, 128, 256) * kernels.depth;
