@@ -124,10 +124,12 @@ private:
             pack_panels(group * panels + first, last - first, to);
             b = to;
         }
-        // As many blocks for each thread, of about the same number of rows.
+        // As many blocks for each thread, of about the same number of rows. Many are handed out several at a
+        // time (parallel.h).
         const std::int64_t block = block_rows(num_threads()), unit = 2 * kernels.mr,
-                           units = (x.count() + unit - 1) / unit,
-                           blocks = std::min(units, round_up((x.count() + block - 1) / block, num_threads()));
+                           units = (x.count() + unit - 1) / unit, least = (x.count() + block - 1) / block,
+                           together = std::max<std::int64_t>(least / (num_threads() * 8), 1),
+                           blocks = std::min(units, round_up(least, num_threads() * together));
         const auto edge = [&](std::int64_t u) { return std::min(u * units / blocks * unit, x.count()); };
         parallel_for(blocks, grain(blocks, work()), [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t u = begin; u < end; ++u)
