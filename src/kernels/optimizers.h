@@ -43,6 +43,8 @@ MEZZO_FUNCTORS_OPEN
 struct OptimizerRow {
     static constexpr const char* counted[] = {"steps"};
     static constexpr unsigned ways = 1;
+    // Whether numbers[0] serves only to find the first update of the state, so that it may count from there.
+    static constexpr bool counts_from_state = false;
     template <class Options> MEZZO_HD static unsigned way(const Options&) { return 0; }
     template <class Options> MEZZO_HD static void advance(const Options&, float*) {}
 };
@@ -50,6 +52,7 @@ struct OptimizerRow {
 struct SGDRow : OptimizerRow {
     using Options = optim::SGDOptions;
     static constexpr const char* state[] = {"momentum_buffer"};
+    static constexpr bool counts_from_state = true;
     template <class O, class Visit> MEZZO_HD static void options(O& o, Visit& visit) {
         visit("lr", o.lr, Rule::not_negative);
         visit("weight_decay", o.weight_decay, Rule::not_negative);

@@ -159,6 +159,15 @@ std::size_t option_place(const OptimizerImpl& optimizer, const char* op, const s
     fail(ErrorKind::value, optimizer.type, op, ": no option '", name, "'; there are ", known);
 }
 
+// Counts steps from the next one on for parameters without the state that their options need.
+void count_from_state(OptimizerImpl& optimizer, std::size_t g) {
+    const Group& group = optimizer.groups[g];
+    if (!optimizer.kind->counts_from_state || !optimizer.steps.defined()) return;
+    if (used_state(optimizer, group) == 0) return;
+    for (std::size_t i = group.first; i < group.first + group.count; ++i)
+        if (!optimizer.slots[i].state[0].defined()) optimizer.steps.select(0, std::int64_t(i)).zero_();
+}
+
 }  // namespace
 
 double Optimizer::option(const std::string& name, std::size_t group) const {
@@ -174,6 +183,7 @@ void Optimizer::set_option(const std::string& name, double value, std::size_t gr
     options[at] = value;
     check_options(impl_->type + std::string(".set_option"), *impl_->kind, options);
     impl_->groups[group].options = std::move(options);
+    count_from_state(*impl_, group);
 }
 
 }  // namespace mezzo::optim

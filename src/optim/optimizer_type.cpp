@@ -99,6 +99,7 @@ struct RowTable {
     const char* (*problem)(const StepArgs& args);
     StateStorage (*storage)(const StepArgs& args);
     unsigned signed_state;
+    bool counts_from_state;
 };
 
 template <class Row> void list_options(std::vector<OptionInfo>& options) {
@@ -116,7 +117,8 @@ template <class Row> constexpr RowTable table_of(const char* type) {
             used<Row>,
             problem<Row>,
             has_storage<Row> ? storage<Row> : nullptr,
-            signed_state<Row>()};
+            signed_state<Row>(),
+            Row::counts_from_state};
 }
 
 constexpr RowTable rows[] = {
@@ -139,6 +141,7 @@ std::shared_ptr<const OptimizerType> make_kind(OptimizerId id) {
     kind->problem = row.problem;
     kind->storage = row.storage;
     kind->signed_state = row.signed_state;
+    kind->counts_from_state = row.counts_from_state;
     return kind;
 }
 

@@ -36,6 +36,8 @@ struct OptimizerType {
     // Storage of the state with these options. Null: all of it is wide.
     StateStorage (*storage)(const StepArgs& args) = nullptr;
     unsigned signed_state = 0;  // bit k: state k has signs, if it is stored in blocks
+    // Whether "steps" of a parameter may start anew when its state is made by a later step.
+    bool counts_from_state = false;
     // Returns the error of a combination of options that are valid one by one; null if there is none. The
     // function itself is null if every combination is valid.
     const char* (*problem)(const StepArgs& args) = nullptr;

@@ -338,3 +338,24 @@ TEST_CASE("options of the new optimizers are checked, and can be changed by name
                       Contains("nesterov needs momentum > 0 and dampening 0; the options are lr 2"));
     CHECK(sgd.option("dampening") == 0);
 }
+
+TEST_CASE("SGD: momentum that is set later begins with the gradient, undampened", "[optim]") {
+    for (const Device device : test::devices()) {
+        const Tensor w = zeros({2}, {.device = device}).set_requires_grad();
+        SGD first({w}, {.lr = 1});
+        const auto step = [&](SGD& sgd, double gradient) {
+            w.set_grad(full({2}, gradient, {.device = device}));
+            sgd.step();
+            return w.select(0, 1).item<double>();
+        };
+        CHECK(step(first, 1) == -1);
+        first.set_option("momentum", 0.5, 0);
+        first.set_option("dampening", 0.75, 0);
+        SGD second({w});
+        second.load_state_dict(first.state_dict());
+        CHECK(step(second, 3) == -4);  // momentum_buffer = 3
+        second.set_option("momentum", 0, 0);
+        second.set_option("momentum", 1, 0);
+        CHECK(step(second, 8) == -9);  // 3 + 0.25 * 8: the buffer is still there
+    }
+}
