@@ -121,7 +121,7 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
         if (!listener_ && make != nullptr) listener_ = make(outputs, create_graph_);
         if (listener_) notify_begin(outputs, grad_outputs);
         for (std::size_t i = 0; i < outputs.size(); ++i) {
-            Tensor gradient = root_gradient(outputs[i], grad_outputs, i);
+            Tensor gradient = root_gradient(op(), outputs[i], grad_outputs, i);
             send(edge_of(outputs[i]), std::move(gradient));
         }
         Observers::notify([&](OpObserver& one) { one.backward_begins(outputs); });
@@ -143,7 +143,7 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
 // for the end of this backward pass.
 void Engine::notify_begin(const Tensors& outputs, const Tensors& grad_outputs) {
     for (std::size_t i = 0; i < outputs.size(); ++i)
-        static_cast<void>(root_gradient(outputs[i], grad_outputs, i));
+        static_cast<void>(root_gradient(op(), outputs[i], grad_outputs, i));
     listener_->begin();
 }
 

@@ -109,6 +109,7 @@ public:
     void run(const Tensors& outputs, const Tensors& grad_outputs);
 
     bool create_graph() const { return create_graph_; }
+    const char* op() const { return targets_ != nullptr && parent_ == nullptr ? "grad" : "backward"; }
     // Adds `parts` to the scale state of the gradients of the node that is being visited, for a node that
     // multiplied by a scale.
     void add_scale(ScaleState parts);

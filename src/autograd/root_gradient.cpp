@@ -83,18 +83,18 @@ Tensor implied_gradient(const Tensor& output) {
 
 }  // namespace
 
-Tensor root_gradient(const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
-    check(output.defined() && tracked(output), ErrorKind::state, "backward: output ", i,
+Tensor root_gradient(const char* op, const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
+    check(output.defined() && tracked(output), ErrorKind::state, op, ": output ", i,
           " does not require grad; it has no recorded history");
     if (i < grad_outputs.size() && grad_outputs[i].defined()) {
         const Tensor& given = grad_outputs[i];
-        check(given.shape() == output.shape(), ErrorKind::shape, "backward: the gradient has shape ",
+        check(given.shape() == output.shape(), ErrorKind::shape, op, ": the gradient has shape ",
               given.shape(), ", the output ", output.shape());
-        check(given.device() == output.device(), ErrorKind::device, "backward: the gradient is on ",
+        check(given.device() == output.device(), ErrorKind::device, op, ": the gradient is on ",
               given.device(), ", the output on ", output.device());
         return given.dtype() == output.dtype() ? given : cast(given, output.dtype());
     }
-    check(output.numel() == 1, ErrorKind::shape, "backward: the output has shape ", output.shape(),
+    check(output.numel() == 1, ErrorKind::shape, op, ": the output has shape ", output.shape(),
           "; only a one-element output has an implied gradient, pass one");
     return implied_gradient(output);
 }

@@ -153,6 +153,11 @@ TEST_CASE("errors of backward leave everything usable", "[autograd]") {
     CHECK_THROWS_WITH((x * x).backward(), Catch::Contains("one-element"));
     CHECK_THROWS_WITH(Tensor::from({1.0f}).backward(), Catch::Contains("does not require grad"));
     CHECK_THROWS_WITH((x * x).backward({.gradient = Tensor::from({1, 2, 3})}), Catch::Contains("[3]"));
+    CHECK_THROWS_WITH(autograd::grad({Tensor()}, {x}), Catch::StartsWith("grad: output 0 does not require"));
+    CHECK_THROWS_WITH(autograd::grad({x * x}, {x}), Catch::StartsWith("grad: the output has shape [2]"));
+    CHECK_THROWS_WITH(autograd::grad({x * x}, {x}, {.grad_outputs = {Tensor::from({1, 2, 3})}}),
+                      Catch::StartsWith("grad: the gradient has shape [3]"));
+    CHECK_THROWS_WITH(Tensor().backward(), Catch::StartsWith("backward: output 0 does not require"));
     sum(x * x).backward();
     CHECK(floats(x.grad()) == std::vector<float>{2, 4});
 }
