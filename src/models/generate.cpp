@@ -100,6 +100,9 @@ void check_request(const CausalLm& model, const Texts& prompts, const GenerateOp
     check(options.max_new_tokens >= 0, ErrorKind::value, "generate: max_new_tokens is ",
           options.max_new_tokens, "; it must not be negative");
     check_sampling("generate", options.sampling);
+    const std::int64_t eos = options.eos_token_id.value_or(0);
+    check(eos >= 0 && eos < model.vocab_size(), ErrorKind::value, "generate: eos_token_id ", eos,
+          " is outside of the vocabulary of ", model.vocab_size());
     check(!prompts.empty(), ErrorKind::value, "generate: there are no prompts");
     for (std::size_t i = 0; i < prompts.size(); ++i)
         check(!prompts[i].empty(), ErrorKind::value, "generate: prompt ", std::int64_t(i),

@@ -162,6 +162,9 @@ TEST_CASE("generate refuses what it cannot do", "[generate]") {
     CHECK_THAT(refused(prompts, {.max_new_tokens = -1}), Contains("-1"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = 12}), Contains("12 new tokens after 5") && Contains("16"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = INT64_MAX}), Contains("16"));
+    for (const std::int64_t token : {-1, 23})
+        CHECK_THAT(refused(prompts, {.max_new_tokens = 0, .eos_token_id = token}),
+                   Contains("eos_token_id " + std::to_string(token)) && Contains("vocabulary of 23"));
     // These errors come before anything is computed: the prompt has no token 99.
     CHECK_THAT(refused({{99}}, {.max_new_tokens = 1, .sampling = {.top_p = 2}}), Contains("top_p is 2"));
     CHECK_THAT(refused(prompts, {.max_new_tokens = 0, .sampling = {.temperature = -1}}),
