@@ -92,12 +92,12 @@ enum class RoundingMode : std::uint8_t { trunc, floor };
 [[nodiscard]] Tensor fmod(const Tensor& a, const Tensor& b);
 [[nodiscard]] Tensor fmod(const Tensor& a, Scalar b);
 
-// log(e^a + e^b), computed without leaving the range of the dtype; floating
+// These three convert integers to the dtype of the other operand, two of them to float32.
+// log(e^a + e^b), computed without leaving the range of the dtype
 [[nodiscard]] Tensor logaddexp(const Tensor& a, const Tensor& b);
-// sqrt(a^2 + b^2), computed without leaving the range of the dtype; floating. The gradient at 0 is 0.
+// sqrt(a^2 + b^2), computed without leaving the range of the dtype. The gradient at 0 is 0.
 [[nodiscard]] Tensor hypot(const Tensor& a, const Tensor& b);
-// a log(b), and 0 where a is 0 unless b is NaN. Integers are converted to the dtype of the other one, two to
-// float32.
+// a log(b), and 0 where a is 0 unless b is NaN.
 [[nodiscard]] Tensor xlogy(const Tensor& a, const Tensor& b);
 
 // Whether exactly one of a and b is not 0, boolean.

@@ -195,7 +195,7 @@ const Tensor& Tensor::uniform_(double low, double high) const {
 
 const Tensor& Tensor::normal_(double mean, double stddev) const {
     check_random("normal_", *this);
-    check(stddev >= 0, ErrorKind::value, "normal_: stddev ", stddev, " is negative");
+    check(stddev >= 0, ErrorKind::value, "normal_: stddev ", stddev, " is negative or not a number");
     random_write(normal_kernel, *this, {.mean = mean, .stddev = stddev});
     return *this;
 }

@@ -145,16 +145,8 @@ Tensor erfinv(const Tensor& x) { return of_real(erfinv_op, x); }
 Tensor lgamma(const Tensor& x) { return of_real(lgamma_op, x); }
 Tensor digamma(const Tensor& x) { return of_real(digamma_op, x); }
 
-Tensor logaddexp(const Tensor& a, const Tensor& b) {
-    check_floating("logaddexp", a);
-    check_floating("logaddexp", b);
-    return of_reals(logaddexp_op, a, b);
-}
-Tensor hypot(const Tensor& a, const Tensor& b) {
-    check_floating("hypot", a);
-    check_floating("hypot", b);
-    return of_reals(hypot_op, a, b);
-}
+Tensor logaddexp(const Tensor& a, const Tensor& b) { return of_reals(logaddexp_op, a, b); }
+Tensor hypot(const Tensor& a, const Tensor& b) { return of_reals(hypot_op, a, b); }
 Tensor xlogy(const Tensor& a, const Tensor& b) { return of_reals(xlogy_op, a, b); }
 
 }  // namespace mezzo

@@ -137,6 +137,22 @@ TEST_CASE("edges of elementary and special functions", "[math_functions]") {
     CHECK(slope_at(lgamma, 0) == -INFINITY);
 }
 
+TEST_CASE("functions of two real tensors convert integers and booleans", "[math_functions]") {
+    const Tensor real = of({3.5, 2, 1}), whole = of({4, 3, 1}, int32), truth = gt(whole, 3);
+    for (const auto f : {logaddexp, hypot, xlogy, atan2}) {
+        for (const Dtype dtype : {float16, float32, float64})
+            for (const Tensor& other : {whole, truth}) {
+                const Tensor x = real.to(dtype), y = other.to(dtype);
+                CHECK(f(x, other).dtype() == dtype);
+                CHECK(doubles(f(x, other)) == doubles(f(x, y)));
+                CHECK(f(other, x).dtype() == dtype);
+                CHECK(doubles(f(other, x)) == doubles(f(y, x)));
+            }
+        CHECK(f(whole, whole).dtype() == float32);
+        CHECK(doubles(f(whole, truth)) == doubles(f(whole.to(float32), truth.to(float32))));
+    }
+}
+
 TEST_CASE("functions of two tensors keep their range", "[math_functions]") {
     const auto both = [](auto f, double a, double b) {
         const Tensor x = of({a}).set_requires_grad(), y = of({b}).set_requires_grad();

@@ -152,6 +152,7 @@ TEST_CASE("random fills follow the stream and respect strides", "[views][inplace
     const Tensor n = zeros({4000}).normal_(5, 2);
     CHECK(mean(n).item<double>() == Approx(5).margin(0.15));
     CHECK(mean(square(n - 5.0)).item<double>() == Approx(4).margin(0.4));
+    CHECK_THROWS_WITH(n.normal_(0, NAN), "normal_: stddev nan is negative or not a number");
 }
 
 TEST_CASE("in-place writes bump the version, and are refused where history would be wrong",
