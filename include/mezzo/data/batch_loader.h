@@ -215,8 +215,8 @@ public:
         return parts_->options.drop_last ? n / b : n / b + (n % b != 0);
     }
     [[nodiscard]] const Dataset& dataset() const { return parts_->dataset; }
-    // The position after the last returned batch, in samples; after the last batch of an epoch, the start of
-    // the next one. After a `break` the next loop is the next epoch, while a run that is resumed from here
+    // The position after the last returned batch, in samples; once a loop has run to the end, the start of
+    // the next epoch. After a `break` the next loop is the next epoch, while a run that is resumed from here
     // gets the rest of this one; after set_position(position()) the next loop does so, too. In a loop over
     // data::prefetch(loader) ask its result for the position and the weight: this one's are ahead.
     [[nodiscard]] LoaderPosition position() const { return parts_->position; }

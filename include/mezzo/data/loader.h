@@ -136,8 +136,8 @@ public:
     // Epochs begun so far; set it to continue the order of an interrupted run.
     [[nodiscard]] std::int64_t epoch() const { return progress_->next.epoch; }
     void set_epoch(std::int64_t epoch) { set_position({.epoch = epoch}); }
-    // The position after the last returned batch, in the epoch begun last; after its last batch, the start of
-    // the next epoch. Batches that options.prefetch assembles ahead do not count; batches that
+    // The position after the last returned batch, in the epoch begun last; once its loop has run to the end,
+    // the start of the next epoch. Batches that options.prefetch assembles ahead do not count; batches that
     // data::prefetch() has taken do, so prefer options.prefetch. After a `break` the next loop is the next
     // epoch, while a run that is resumed from here gets the rest of this one; after set_position(position())
     // the next loop does so, too.
