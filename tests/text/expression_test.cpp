@@ -79,10 +79,30 @@ TEST_CASE("expressions: pieces are those of the reference", "[tokenizer]") {
         {R"(x(?i)]|Z)", "25 27 32"},
         {R"((?i)A|B)", "1 2 32"},
         {R"((x(?i)])|Z)", "25 27 32"},
+        {R"([[:word:]]+)", "2 5 6 7 10 13 23 25 26 29 30 32"},
+        {R"([[:blank:]])", "6 7 32"},
+        {R"(\u65e5f)", "13 17 32"},
+        {R"([\u0301-\u3001])", "2 5 8 10 13 32"},
+        {R"([\V\Qx])", "25 26 32"},
+        {R"(\Q\E|d)", "7 8 32"},
     };
     for (const auto& [expression, expected] : cases) {
         INFO(expression);
         CHECK(ends(splitting(expression), text) == expected);
+    }
+    constexpr std::string_view marks = "x\u2160\u24b6\u00aa\u02b0V\u061c\u2066Q";
+    constexpr std::pair<const char*, const char*> of_marks[] = {
+        {R"([[:upper:]]+)", "1 7 11 12 17 18"},
+        {R"([[:lower:]]+)", "1 7 11 18"},
+        {R"([[:^upper:]])", "1 7 9 11 12 14 17 18"},
+        {R"([[:graph:]]+)", "18"},
+        {R"([^[:print:]])", "18"},
+        {R"(\V)", "11 12 18"},
+        {R"(\Q)", "17 18"},
+    };
+    for (const auto& [expression, expected] : of_marks) {
+        INFO(expression);
+        CHECK(ends(splitting(expression), marks) == expected);
     }
 }
 
@@ -92,9 +112,18 @@ TEST_CASE("expressions: what PCRE2 cannot express is refused", "[tokenizer]") {
     CHECK_THROWS_WITH(splitting("[a[^b]]"), Contains("negated class in a class"));
     CHECK_THROWS_WITH(splitting("a{2,3}+"), Contains("repeated interval"));
     CHECK_THROWS_WITH(splitting("a{1,2}++"), Contains("repeated twice"));
+    CHECK_THROWS_WITH(splitting("a?{1,2}+"), Contains("does not follow a repeatable item"));
+    CHECK_THROWS_WITH(splitting("a{1,2}{0,1}+b"), Contains("does not follow a repeatable item"));
     CHECK_THROWS_WITH(splitting("a{2}?b"), Contains("interval of one number"));
     CHECK_THROWS_WITH(splitting("[a-[b]]"), Contains("hyphen in front of a class"));
     CHECK_THROWS_WITH(splitting("a{99999999999}"), Contains("number too big"));
+    for (const char* bytes : {"\\xe9", "[\\xE9]", "\\351", "[a\\351]"})
+        CHECK_THROWS_WITH(splitting(bytes), Contains("the number of a byte above 127"));
+    for (const char* set : {"(?i:[[:upper:]])", "(?i)([^[:lower:]])", "(?i)a|[[:^lower:]]"})
+        CHECK_THROWS_WITH(splitting(set), Contains("[:upper:] or [:lower:] under (?i)"));
+    CHECK_NOTHROW(splitting("((?i)a)[[:upper:]]|(?i-i:[[:lower:]])"));
+    CHECK_THROWS_WITH(splitting("\\u12"), Contains("without four hexadecimal digits"));
+    CHECK_THROWS_WITH(splitting("a\\X"), Contains("\\K or \\X"));
     CHECK_THROWS_WITH(splitting("[a"), Contains("class without an end"));
     CHECK_THROWS_WITH(splitting("(a"), Contains("is not valid: missing closing parenthesis"));
     for (const char* cut :

@@ -1,6 +1,6 @@
 // Translates regular expressions of Oniguruma, the engine of the reference, into PCRE2's syntax. Both engines
-// read most expressions alike, but not these: \w \b \s \h \v, [:alpha:] [:alnum:] [:punct:] [:space:],
-// \p{Han}, classes in classes, options, and intervals that are repeated.
+// read most expressions alike, but not these: \w \b \s \h \v \u, letters whose escapes only one engine
+// knows, most sets such as [:alpha:], \p{Han}, classes in classes, options, and intervals that are repeated.
 #include "text/tokenizer/pcre2_syntax.h"
 
 #include <algorithm>
@@ -22,12 +22,21 @@ constexpr auto space = R"(\t-\r\x{85}\p{Z})"sv, hex_digit = "0-9A-Fa-f"sv,
                       R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})"sv;
 // Characters that \w and \b have besides, but not \w in a class.
 constexpr auto numbers_of_words = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})"sv;
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> posix_sets{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> posix_sets{{
     {"space", space},
+    {"blank", R"(\t\p{Zs})"},
     {"punct", R"(\p{P}\p{S})"},
     {"alpha", R"(\p{Alphabetic})"},
     {"alnum", R"(\p{Alphabetic}\p{Nd})"},
+    {"upper", R"(\p{Uppercase})"},
+    {"lower", R"(\p{Lowercase})"},
+    {"word", word},
+    {"graph", R"(\p{L}\p{M}\p{N}\p{P}\p{S}\p{Cf}\p{Co})"},
+    {"print", R"(\p{Zs}\p{L}\p{M}\p{N}\p{P}\p{S}\p{Cf}\p{Co})"},
 }};
+// Letters that stand for themselves behind a backslash, and those that do so in a class.
+constexpr auto plain_letters = "EFIJLQTUVijlmq"sv, plain_letters_of_class = "ABEFGIJKLNOQRTUVXYZgijklmqyz"sv;
+bool contains(std::string_view letters, char letter) { return letters.find(letter) != letters.npos; }
 
 std::string_view set_of(char letter) {
     switch (letter) {
@@ -66,6 +75,7 @@ public:
 private:
     struct Group {
         bool extended = false;    // (?x): # begins a comment
+        bool caseless = false;    // (?i)
         std::size_t options = 0;  // in it without a group of their own, such as (?i)
     };
 
@@ -104,6 +114,8 @@ private:
             const bool of_words = set.data() == word.data();
             return class_of(of_words ? all_of_words() : std::string(set), is_upper(letter));
         }
+        refuse(contains("KX", letter), "\\K or \\X");
+        if (contains(plain_letters, letter)) return std::string(take(2).substr(1));
         if (letter != 'b' && letter != 'B') return shared_escape();
         take(2);
         const std::string in = class_of(all_of_words()),
@@ -115,6 +127,8 @@ private:
     std::string shared_escape() {
         const char letter = second();
         if (letter == 'v') return take(2), "\\x0b";
+        if (letter == 'u') return code_point();
+        refuse_bytes();
         const std::size_t end = rest_.find('}');
         if (end == rest_.npos || rest_[2] != '{') return std::string(take(2));
         if (letter == 'x' || letter == 'o') return std::string(take(end + 1));
@@ -126,6 +140,23 @@ private:
         }
         // \p{Han} of PCRE2 also has characters of no script that are used with Han, unlike \p{sc:Han}.
         return begin + (is_script_("sc:" + name) ? "sc:" : "") + name + std::string(take(1));
+    }
+
+    // \u and four digits.
+    std::string code_point() {
+        const std::string_view number = rest_.substr(2, 4);
+        refuse(number.size() < 4 || number.find_first_not_of("0123456789abcdefABCDEF") != number.npos,
+               "\\u without four hexadecimal digits");
+        return "\\x{" + std::string(take(6).substr(2)) + "}";
+    }
+    // \xe9 and \351 are bytes of UTF-8 to Oniguruma, and characters to PCRE2.
+    void refuse_bytes() const {
+        const auto in = [&](std::size_t i, std::string_view digits) {
+            return i < rest_.size() && contains(digits, rest_[i]);
+        };
+        const bool hex = second() == 'x' && in(2, "89abcdefABCDEF") && in(3, "0123456789abcdefABCDEF");
+        refuse(hex || (in(1, "23") && in(2, "01234567") && in(3, "01234567")),
+               "the number of a byte above 127; write \\x{...}");
     }
 
     // A class and the classes in it become one. Complements in it, such as \W, become alternatives.
@@ -150,8 +181,10 @@ private:
                 take(1), parts.add(parts.begins || rest_.starts_with(']') ? "\\-" : "-");
             else if (rest_.front() != '\\')
                 parts.add(rest_.front() == '^' ? take(1), "\\^" : take(1));
+            else if (contains(plain_letters_of_class, letter))
+                parts.add(take(2).substr(1));
             else if (set_of(letter).empty())
-                parts.add(shared_escape()), parts.begins = "dDpP"sv.find(letter) != std::string_view::npos;
+                parts.add(shared_escape()), parts.begins = contains("dDpP", letter);
             else
                 take(2), parts.add_set(set_of(letter), is_upper(letter));
         }
@@ -178,6 +211,7 @@ private:
         const std::size_t end = rest_.find(":]");
         refuse(end == rest_.npos, "\"[:\" without \":]\"");
         const std::string whole(take(end + 2));
+        refuse(groups_.back().caseless && whole.ends_with("er:]"), "[:upper:] or [:lower:] under (?i)");
         for (const auto& [name, set] : posix_sets) {
             if (whole == "[:" + std::string(name) + ":]") return parts.add_set(set, false);
             if (whole == "[:^" + std::string(name) + ":]") return parts.add_set(set, true);
@@ -189,7 +223,7 @@ private:
     // the group that they stand in, across its alternatives: they open a group here.
     std::string open_group() {
         std::string begin(take(1));
-        Group inner{groups_.back().extended};
+        Group inner{groups_.back().extended, groups_.back().caseless};
         const std::size_t end = rest_.find_first_not_of("imx-", 1);
         const bool options =
             rest_.starts_with('?') && end != rest_.npos && (rest_[end] == ':' || rest_[end] == ')');
@@ -198,12 +232,14 @@ private:
         for (const char c : take(end)) {
             on = on && c != '-';
             if (c == 'x') inner.extended = on;
+            if (c == 'i') inner.caseless = on;
             begin += c == 'm' ? 's' : c;
         }
         if (take(1) == ":") {
             groups_.push_back(inner);
         } else {
             groups_.back().extended = inner.extended;
+            groups_.back().caseless = inner.caseless;
             ++groups_.back().options;
         }
         return begin + ":";
@@ -236,7 +272,7 @@ private:
         const std::string_view low = digits(least);
         if (!most.empty() && digits(most).empty()) return "{0}";
         refuse(low.size() > 1 || low > "1", "a repeated interval of two or more");
-        return low.empty() ? "*" : "+";
+        return low.empty() ? "{0,}" : "{1,}";  // not +, which makes a quantifier before it possessive
     }
     // A number without leading zeros; zero is empty.
     static std::string_view digits(std::string_view number) {
