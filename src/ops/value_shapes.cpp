@@ -106,10 +106,14 @@ Tensor one_hot(const Tensor& index, std::int64_t classes) {
         check(index.numel() > 0, ErrorKind::value, "one_hot: no index says how many classes there are");
         classes = classes_up_to("one_hot", extreme(index, true));
     }
-    if (index.device().type() == DeviceType::cpu && index.numel() > 0) {
+    const bool readable = index.device().type() == DeviceType::cpu && index.numel() > 0;
+    if (readable) {
         const std::int64_t low = extreme(index, false), high = extreme(index, true);
         check(low >= 0 && high < classes, ErrorKind::value, "one_hot: index ", low < 0 ? low : high,
               " is outside of the ", classes, " classes");
+    }
+    // Observers such as io::export_onnx() see ops, not writes.
+    if (readable && thread_state.observers == nullptr) {
         Shape shape = index.shape();
         shape.push_back(classes);
         const Tensor y = zeros(shape, {.dtype = int64}), x = index.contiguous();

@@ -252,6 +252,11 @@ TEST_CASE("onnx: errors name the op that was called, not what it is made of", "[
                         "that has been written in place; use ops that return a new tensor"));
 }
 
+TEST_CASE("onnx: one_hot is exported as the ops that it is made of elsewhere", "[io]") {
+    const auto classes = [](const Tensor& x) { return one_hot(argmax(x, -1), 3).to(float32); };
+    CHECK(refusal(classes) == "exported");
+}
+
 TEST_CASE("onnx: what depends on the size of the batch is refused, or fixed", "[io]") {
     const auto mean_of_batch = [](const Tensor& x) { return x / double(x.size(0)); };
     CHECK(

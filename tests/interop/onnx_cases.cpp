@@ -236,7 +236,7 @@ struct Ops : nn::Module {
                             pad(x, {{.dim = 1, .before = 1, .after = 1}}, PadMode::reflect),
                             index_select(x, 1, Tensor::from<std::int64_t>({3, 0, 0}, {3})),
                             gather(x, 2, index),
-                            cumsum(x, 1),
+                            cumsum(one_hot(index, 4) * x.unsqueeze(-1), 1),
                             x.unsqueeze(1).expand({-1, 2, -1, -1})};
         const Sorted sorted = sort(x, 1), first = topk(x, 2, 2), last = topk(x, 3, 1, {.largest = false});
         const Tensors order{sorted.values,
