@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/gradient_hook.h"
+#include "core/internal.h"
 #include "core/ref.h"
 #include "core/tensor_impl.h"
 #include "mezzo/tensor.h"
@@ -25,7 +26,7 @@ public:
         const std::scoped_lock lock(mutex);
         return meta->state;
     }
-    static inline constinit std::mutex mutex;  // of all leaves' GradMeta::state
+    MEZZO_INTERNAL static inline constinit std::mutex mutex{};  // of all leaves' GradMeta::state
 
     LeafState() = default;
     virtual ~LeafState() = default;

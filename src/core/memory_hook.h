@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/allocator.h"
+#include "core/internal.h"
 #include "core/thread_state.h"
 
 namespace mezzo {
@@ -15,7 +16,9 @@ namespace mezzo {
 class MemoryHook {
 public:
     explicit MemoryHook(Device device)
-        : device_(device), number_(next()), previous_(thread_state.memory_hook) {
+        : device_(device),
+          number_(last.fetch_add(1, std::memory_order_relaxed) + 1),
+          previous_(thread_state.memory_hook) {
         thread_state.memory_hook = this;
     }
     virtual ~MemoryHook() { thread_state.memory_hook = previous_; }
@@ -43,10 +46,7 @@ protected:
     const Device device_;
 
 private:
-    static std::uint64_t next() {
-        static std::atomic<std::uint64_t> last{0};
-        return last.fetch_add(1, std::memory_order_relaxed) + 1;
-    }
+    MEZZO_INTERNAL static inline constinit std::atomic<std::uint64_t> last{0};  // number of a hook
     const std::uint64_t number_;
     MemoryHook* const previous_;
 };

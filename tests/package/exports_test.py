@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a shared library exports is what include/mezzo declares, and under the version MEZZO_INTERNAL what MEZZO_INTERNAL marks in src:
 every exported symbol belongs to such a name, and every function of the public headers that a library defines is exported. Nothing is defined in a source file and inline as well: the linker would take the
-former for both. Usage: exports_test.py SOURCE_ROOT SHARED STATIC [SHARED STATIC...] -- COMPILER..."""
+former for both. Inline variables that two libraries have are exported, so that there is one of each. Usage: exports_test.py SOURCE_ROOT SHARED STATIC [SHARED STATIC...] -- COMPILER..."""
 import collections
 import pathlib
 import re
@@ -207,14 +207,23 @@ def check_library(shared, static, declared, internal):
     return wrong + (len(exported) < 20), set(re.findall(r"\w+", " ".join(readable(own).values())))
 
 
+def doubled():
+    """The inline variables that several libraries have, and none exports."""
+    copies = collections.Counter(s for _, static in LIBRARIES for s in symbols("u", static)[""] if (path_of(s) or "-")[0] == "mezzo")
+    exported = {s for shared, _ in LIBRARIES for names in symbols("VuB", "-D", shared).values() for s in names}
+    return {s for s, count in copies.items() if count > 1} - exported
+
+
 def main():
     declared, internal = Declared("\n".join(preprocessed())), marked()
     results = [check_library(*library, declared, internal) for library in LIBRARIES]
     unused = internal - set.union(*(names for _, names in results))
     for name in sorted(unused):
         print(f"marked MEZZO_INTERNAL, and not exported: {name}")
+    for name in readable(twice := doubled()).values():
+        print(f"inline in a header, and not exported, so that two libraries have their own: {name}")
     known = sum(map(len, declared.names.values()))
-    sys.exit(1 if unused or any(wrong for wrong, _ in results) or known < 500 or len(internal) < 50 else 0)
+    sys.exit(1 if unused or twice or any(wrong for wrong, _ in results) or known < 500 or len(internal) < 50 else 0)
 
 
 main()
