@@ -18,6 +18,12 @@ Tensor widened(const Tensor& codes) {
     return wide;
 }
 
+// Three results of the quantizing kernel.
+BlockCodes blocks_of(Out out, std::size_t first) {
+    if (!out[first].defined()) return {};
+    return {raw(out[first]), static_cast<float*>(raw(out[first + 1])), raw(out[first + 2])};
+}
+
 void multiply_as_bfloat16(const Gemm& g, const Tensor& a, const Tensor& b) {
     const Tensor wide_a = widened(a), wide_b = widened(b);
     const Tensor sums = empty({g.m, g.n}, {.device = a.device()});
@@ -66,6 +72,9 @@ void quantize(In in, const kernels::Quantize& at, Out out) {
     const Tensor& x = in[0];
     set_device(x.device().index);
     if (x.numel() == 0) return;
+    if (at.granularity == Granularity::block32)
+        return quantize_blocks(
+            {raw(x), x.dtype(), at.dtype, x.size(0), x.size(1), blocks_of(out, 0), blocks_of(out, 3)});
     QuantizeArguments q{};
     q.x = raw(x);
     q.x_type = x.dtype(), q.dtype = at.dtype;
@@ -74,7 +83,7 @@ void quantize(In in, const kernels::Quantize& at, Out out) {
     if (out.size() > 3 && out[3].defined()) q.transposed = raw(out[3]);
     q.scale = static_cast<float*>(raw(out[1]));
     q.inverse = static_cast<float*>(raw(out[2]));
-    q.by_row = at.by_row, q.exact = at.exact, q.factor = at.factor;
+    q.by_row = at.granularity == Granularity::row, q.exact = at.exact, q.factor = at.factor;
     if (in.size() > 1) q.history = static_cast<const float*>(raw(in[1]));
     if (out.size() > 4) q.own = static_cast<float*>(raw(out[4]));
     quantize_codes(q);

@@ -25,4 +25,20 @@ struct QuantizeArguments {
 // Codes and scales by the formulas of quantize(), in two launches, one with by_row.
 void quantize_codes(const QuantizeArguments& q);
 
+// Results for a matrix with scales of blocks along its rows. Null if they are not wanted.
+struct BlockCodes {
+    void* codes;    // [rows, cols]
+    float* scale;   // [rows, cols / fp8_block]
+    void* inverse;  // the same shape, in float8_e8m0fnu
+};
+// Arguments of quantize_blocks(): x [rows, cols] without gaps.
+struct BlockArguments {
+    const void* x;
+    Dtype x_type, dtype;  // float32 or 16 bit; float8_e4m3fn or float8_e5m2
+    std::int64_t rows, cols;
+    BlockCodes matrix, transposed;
+};
+// Codes and scales by the formulas of quantize(), in one launch and one pass over x.
+void quantize_blocks(const BlockArguments& q);
+
 }  // namespace mezzo::cuda

@@ -9,10 +9,12 @@
 namespace mezzo::cuda {
 namespace {
 
+using kernels::fp8_block;
+
 constexpr unsigned threads = 256;
 constexpr int most_parts = 1024;  // blocks that search for the largest magnitude
 constexpr int tile = 64;
-constexpr int column_pack = 16;  // codes of a column that a thread writes together
+constexpr int code_pack = 16;  // codes of a column or block that a thread writes together
 
 template <class T, int pack> __device__ float largest_of(const Vec<T, pack>& v, float top) {
     MEZZO_UNROLL
@@ -47,19 +49,19 @@ __device__ Vec<Code, pack> codes_of(const Vec<T, pack>& v, float scale, float la
 template <class Code> __device__ void store_columns(const QuantizeArguments& q,
                                                     const Code (&codes)[tile][tile + 4], std::int64_t row,
                                                     std::int64_t column) {
-    constexpr int packs = tile / column_pack;
+    constexpr int packs = tile / code_pack;
     auto* const to = static_cast<Code*>(q.transposed);
     for (int item = int(threadIdx.x); item < tile * packs; item += int(threads)) {
-        const int c = item / packs, r = item % packs * column_pack;
+        const int c = item / packs, r = item % packs * code_pack;
         if (column + c >= q.cols || row + r >= q.rows) continue;
         Code* const line = to + (column + c) * q.rows + row + r;
-        if (q.rows % column_pack == 0) {
-            Vec<Code, column_pack> values;
+        if (q.rows % code_pack == 0) {
+            Vec<Code, code_pack> values;
             MEZZO_UNROLL
-            for (int i = 0; i < column_pack; ++i) values.v[i] = codes[r + i][c];
-            *reinterpret_cast<Vec<Code, column_pack>*>(line) = values;
+            for (int i = 0; i < code_pack; ++i) values.v[i] = codes[r + i][c];
+            *reinterpret_cast<Vec<Code, code_pack>*>(line) = values;
         } else {
-            for (int i = 0; i < column_pack && row + r + i < q.rows; ++i) line[i] = codes[r + i][c];
+            for (int i = 0; i < code_pack && row + r + i < q.rows; ++i) line[i] = codes[r + i][c];
         }
     }
 }
@@ -114,6 +116,60 @@ template <class T, class Code, int pack> __global__ void row_code_kernel(Quantiz
     }
 }
 
+// Codes and scale of a block of the elements get(0), get(1), ...
+template <class Code, class Get>
+__device__ void store_block(const BlockCodes& to, std::int64_t block, float largest, const Get& get) {
+    float top = 0;
+    MEZZO_UNROLL
+    for (int i = 0; i < fp8_block; ++i) top = Max()(std::fabs(get(i)), top);
+    const float scale = kernels::fp8_scale(top, largest, false, 1);
+    to.scale[block] = scale;
+    static_cast<float8_e8m0fnu_t*>(to.inverse)[block] = from_float<float8_e8m0fnu_t>(1 / scale);
+    auto* const codes = static_cast<Vec<Code, code_pack>*>(to.codes) + block * (fp8_block / code_pack);
+    MEZZO_UNROLL
+    for (int first = 0; first < fp8_block; first += code_pack) {
+        Vec<Code, code_pack> made;
+        MEZZO_UNROLL
+        for (int i = 0; i < code_pack; ++i) made.v[i] = code_of<Code>(get(first + i), scale, largest);
+        codes[first / code_pack] = made;
+    }
+}
+
+// Tiles of 64 x 64 elements, which have whole blocks of rows and of columns. Half of the threads take blocks
+// of rows, one each, the others blocks of columns. The blocks of a warp are neighbours across their length.
+template <class T, class Code, int pack> __global__ void block_kernel(BlockArguments q, float largest) {
+    MEZZO_SHARED(T, values, [tile][tile + 4 / sizeof(T)]);
+    const auto* const x = static_cast<const T*>(q.x);
+    const int line = int(threadIdx.x) % tile, first = int(threadIdx.x) / tile % 2 * fp8_block;
+    const bool takes_rows = threadIdx.x < threads / 2;
+    const std::int64_t across = (q.cols + tile - 1) / tile, tiles = across * ((q.rows + tile - 1) / tile);
+    for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const std::int64_t row = t / across * tile, column = t % across * tile;
+        for (int item = int(threadIdx.x); item < tile * tile / pack; item += int(threads)) {
+            const int r = item / (tile / pack), c = item % (tile / pack) * pack;
+            if (row + r >= q.rows || column + c >= q.cols) continue;
+            const auto from = *reinterpret_cast<const Vec<T, pack>*>(x + (row + r) * q.cols + column + c);
+            MEZZO_UNROLL
+            for (int i = 0; i < pack; ++i) values[r][c + i] = from.v[i];
+        }
+        __syncthreads();
+        if (takes_rows && q.matrix.codes != nullptr && row + line < q.rows && column + first < q.cols)
+            store_block<Code>(q.matrix, ((row + line) * q.cols + column + first) / fp8_block, largest,
+                              [&](int i) { return to_float(values[line][first + i]); });
+        if (!takes_rows && q.transposed.codes != nullptr && column + line < q.cols && row + first < q.rows)
+            store_block<Code>(q.transposed, ((column + line) * q.rows + row + first) / fp8_block, largest,
+                              [&](int i) { return to_float(values[first + i][line]); });
+        __syncthreads();
+    }
+}
+
+template <class T, class Code, int pack> void run_blocks(const BlockArguments& q) {
+    const std::int64_t tiles = (q.rows + tile - 1) / tile * ((q.cols + tile - 1) / tile);
+    const auto limit = std::int64_t(grid_limit(threads));
+    launch(block_kernel<T, Code, pack>, static_cast<unsigned>(std::min(tiles, limit)), threads, 0, q,
+           static_cast<float>(dtype_info(q.dtype).max));
+}
+
 template <class T, class Code, int pack> void run(const QuantizeArguments& q) {
     const auto largest = static_cast<float>(dtype_info(q.dtype).max);
     if (q.by_row)
@@ -126,6 +182,20 @@ template <class T, class Code, int pack> void run(const QuantizeArguments& q) {
     const auto limit = std::int64_t(grid_limit(threads));
     launch(code_kernel<T, Code, pack>, static_cast<unsigned>(std::min(tiles, limit)), threads, 0, q,
            parts.as<float>(), int(blocks), largest);
+}
+
+// Calls f with the types of the elements of x and of the codes, and with the elements that a thread reads
+// together.
+template <class T, class Code, int pack> struct Variant {};
+template <class Arguments, class F> void visit(const Arguments& q, const F& f) {
+    visit_dtype<Dtypes::up_to_32bit>(q.x_type, [&]<class T>(std::type_identity<T>) {
+        constexpr int wide = 16 / sizeof(T);
+        const bool packs = q.cols % wide == 0 && reinterpret_cast<std::uintptr_t>(q.x) % 16 == 0;
+        if (q.dtype == float8_e4m3fn)
+            packs ? f(Variant<T, float8_e4m3fn_t, wide>()) : f(Variant<T, float8_e4m3fn_t, 1>());
+        else
+            packs ? f(Variant<T, float8_e5m2_t, wide>()) : f(Variant<T, float8_e5m2_t, 1>());
+    });
 }
 
 // Sums that another product has made of the codes, with the factors, bias and activation.
@@ -147,14 +217,11 @@ void scale_sums(const Gemm& g, const float* sums) {
 }
 
 void quantize_codes(const QuantizeArguments& q) {
-    visit_dtype<Dtypes::up_to_32bit>(q.x_type, [&]<class T>(std::type_identity<T>) {
-        constexpr int wide = 16 / sizeof(T);
-        const bool packs = q.cols % wide == 0 && reinterpret_cast<std::uintptr_t>(q.x) % 16 == 0;
-        if (q.dtype == float8_e4m3fn)
-            packs ? run<T, float8_e4m3fn_t, wide>(q) : run<T, float8_e4m3fn_t, 1>(q);
-        else
-            packs ? run<T, float8_e5m2_t, wide>(q) : run<T, float8_e5m2_t, 1>(q);
-    });
+    visit(q, [&]<class T, class Code, int pack>(Variant<T, Code, pack>) { run<T, Code, pack>(q); });
+}
+
+void quantize_blocks(const BlockArguments& q) {
+    visit(q, [&]<class T, class Code, int pack>(Variant<T, Code, pack>) { run_blocks<T, Code, pack>(q); });
 }
 
 }  // namespace mezzo::cuda

@@ -7,20 +7,29 @@
 #include "kernels/activation.h"
 #include "kernels/functor_math.h"
 #include "kernels/kernel.h"
+#include "mezzo/matmul_precision.h"
 
 namespace mezzo::kernels {
 
+// Consecutive elements with one scale, of Granularity::block32.
+inline constexpr int fp8_block = 32;
+
 // x [rows, cols], contiguous, float32 or 16 bit -> codes [rows, cols] in float8, float32 scales, and their
-// inverses, by the formulas of quantize(). One scale, or with by_row one for each row.
+// inverses, by the formulas of quantize(). One scale, or one for each row. On GPUs also one for each
+// fp8_block elements of a row; the inverses are then in float8_e8m0fnu.
 //
-// With one scale, on GPUs: a fourth result gets the codes of the transposed matrix [cols, rows], and the
-// first one may be undefined. With one scale, on any device: a second operand, one number, is the magnitude
-// that the scale is for, unless it is 0; larger elements saturate. A fifth result gets the largest magnitude.
+// On GPUs, but not with scales of rows: a fourth result gets the codes of the transposed matrix [cols, rows],
+// and with scales of blocks a fifth and a sixth one their scales and inverses. Results of a matrix that is
+// not wanted are undefined.
+//
+// With one scale, on any device: a second operand, one number, is the magnitude that the scale is for, unless
+// it is 0; larger elements saturate. A fifth result gets the largest magnitude.
 struct Quantize {
     static constexpr const char* name = "quantize";
     static constexpr bool any_dtype = true;
     Dtype dtype = float8_e4m3fn;
-    bool by_row = false, exact = false;
+    Granularity granularity = Granularity::tensor;
+    bool exact = false;
     float factor = 1;  // of the largest scale: 2^-margin
 };
 

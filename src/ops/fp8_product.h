@@ -7,8 +7,6 @@
 
 namespace mezzo {
 
-// Consecutive elements with one scale, of Granularity::block32.
-inline constexpr std::int64_t fp8_block = 32;
 inline bool has_blocks(const Quantized& q) {
     return q.inverse.defined() && q.inverse.dtype() == float8_e8m0fnu;
 }
@@ -32,9 +30,9 @@ Fp8Result product(const Quantized& a, const Quantized& b, const Tensor& bias, co
 // groups that share a scale are others.
 Quantized transposed(const Quantized& q);
 
-// x [rows, cols] with one scale, and the transposed matrix. Products of GPUs read codes along their rows, so
-// their kernel writes both in one pass; elsewhere they share their memory. The codes of a matrix that is
-// not wanted may be undefined.
+// x [rows, cols] and the transposed matrix. Products of GPUs read codes along their rows, so their kernel
+// writes both in one pass unless rows have scales; elsewhere both share their memory if x has one scale. The
+// codes of a matrix that is not wanted may be undefined.
 struct QuantizedBoth {
     Quantized matrix, transposed;
 };

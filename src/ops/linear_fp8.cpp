@@ -82,8 +82,9 @@ public:
         const QuantizedBoth qx =
             codes_of_x(x, reads_x && saves_codes() ? Wanted::both : Wanted::matrix, recorded);
         for (std::size_t i = 0; i < parts_; ++i) {
-            const QuantizedBoth qw = weight_codes(
-                i, weights[i], needs(context, 0) && by_tensor() ? Wanted::both : Wanted::matrix, recorded);
+            const bool makes_columns = needs(context, 0) && (by_tensor() || is_cached(i));
+            const QuantizedBoth qw =
+                weight_codes(i, weights[i], makes_columns ? Wanted::both : Wanted::matrix, recorded);
             const Fp8Result z =
                 product(qx.matrix, qw.matrix, in.size() > 1 + parts_ ? in[1 + parts_ + i] : Tensor(),
                         {.dtype = low_, .activation = activation_, .saves_pre_activation = saves_z});
@@ -109,7 +110,7 @@ public:
         Tensor dx;
         for (std::size_t i = 0; i < parts_; ++i) {
             const Tensor& dz = dzs[i];
-            const bool reads_columns = needs(context, 1 + i) && saves_codes();
+            const bool reads_columns = needs(context, 1 + i) && fp8_.weight_grad == amp::WeightGrad::fp8;
             QuantizedBoth qdz;
             if (needs(context, 0) || reads_columns)
                 qdz = recorded_operands(dz, delayed(i, i + 1), Fp8Operand::gradient,
@@ -157,9 +158,8 @@ private:
                 .granularity = fp8_.granularity,
                 .exact_scale = fp8_.exact_scale};
     }
-    // Codes of an operand with one scale for the tensor, or with current scaling. With one scale they may be
-    // those of the transposed matrix, too. The scale is computed from the histories of the weights `of`, the
-    // first of which has precedence. The result has the operand's largest element if there are any.
+    // Codes of an operand and of the transposed one. The scale is computed from the histories of the weights
+    // `of`, the first of which has precedence. The result has the operand's largest element if there are any.
     Fp8Codes operands(const Tensor& x, const std::vector<const Weight*>& of, Fp8Operand which,
                       Wanted wanted) const {
         if (of.empty()) return {quantize_both(x, options_of(which), wanted)};
@@ -188,22 +188,16 @@ private:
         return recorded ? recorded_operands(x, of, Fp8Operand::input, wanted)
                         : operands(x, of, Fp8Operand::input, wanted).both;
     }
-    // Makes codes with current scaling.
-    Quantized operand(const Tensor& x, Fp8Operand which) const {
-        return quantize_both(x, options_of(which), Wanted::matrix).matrix;
-    }
-
-    // Returns the codes of weight i, whose 16-bit form is `low`: both if they share a scale, else the wanted.
+    // Whether codes of weight i are made once for each change of the weight.
+    bool is_cached(std::size_t i) const { return weights_[i].state && caches_; }
+    // Returns the wanted codes of weight i, whose 16-bit form is `low`, and perhaps others.
     // recorded: the history gets the weight's largest element.
     QuantizedBoth weight_codes(std::size_t i, const Tensor& low, Wanted wanted, bool recorded) const {
         const Weight& weight = weights_[i];
         const std::vector<const Weight*> of = delayed(i, i + 1);
-        const auto make = [&]() -> Fp8Codes {
-            if (by_tensor() || wanted == Wanted::matrix) return operands(low, of, Fp8Operand::weight, wanted);
-            return {{{}, operand(low.t(), Fp8Operand::weight)}};
-        };
+        const auto make = [&] { return operands(low, of, Fp8Operand::weight, wanted); };
         const int steps = recorded && weight.delayed ? fp8_.history : 0;
-        if (!weight.state || !caches_) {
+        if (!is_cached(i)) {
             const Fp8Codes made = make();
             if (steps > 0) weight.state->record(Fp8Operand::weight, made.largest, steps);
             return made.both;
@@ -253,8 +247,10 @@ private:
                            const autograd::Context& context) const {
         const Tensor& x = context.saved[of_x];
         if (fp8_.weight_grad == amp::WeightGrad::low) return product_as(dz.t(), x, float32);
-        if (by_tensor()) return product(qdz.transposed, {x, context.saved[of_scale]});
-        return product(operand(dz.t(), Fp8Operand::gradient), operand(x.t(), Fp8Operand::input));
+        const Quantized qx = saves_codes()
+                                 ? Quantized{x, context.saved[of_scale]}
+                                 : operands(x, {}, Fp8Operand::input, Wanted::transposed).both.transposed;
+        return product(qdz.transposed, qx);
     }
 
     // Computes the gradients in ops with gradients of their own, on operands in 16 bit.

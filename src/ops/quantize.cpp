@@ -13,6 +13,8 @@ namespace mezzo {
 
 namespace {
 
+using kernels::fp8_block;
+
 constexpr double least_scale = 0x1p-126, largest_scale = 0x1p126;
 
 // The largest power of two that is not above x. Casts to E8M0 round to the nearer power.
@@ -69,7 +71,7 @@ Tensors run(AnyKernel* kernel, const Tensor& x, const QuantizeOptions& options, 
         in.push_back(has.history);
         out.push_back(empty(groups, scales));
     }
-    const kernels::Quantize at{options.dtype, options.granularity == Granularity::row, options.exact_scale,
+    const kernels::Quantize at{options.dtype, options.granularity, options.exact_scale,
                                float(std::exp2(-has.margin))};
     kernel(in, &at, out);
     if (has.matrix) out[0] = out[0].reshape(x.shape());
@@ -100,15 +102,40 @@ Shape in_blocks(const Tensor& x) {
     return shape;
 }
 
-// Each block as a row.
-Quantized quantize_blocks(const Tensor& x, const QuantizeOptions& options) {
+void check_blocks(const Tensor& x, const QuantizeOptions& options) {
     check(!options.exact_scale, ErrorKind::value,
           "quantize: exact_scale is true with granularity block32; scales of blocks are powers of two");
     check(x.size(-1) % fp8_block == 0, ErrorKind::shape, "quantize: x has shape ", x.shape(),
           "; with granularity block32 its last dimension must be a multiple of 32");
-    const Shape blocks = in_blocks(x);
-    const Quantized q =
-        quantize(x.reshape(blocks), {.dtype = options.dtype, .granularity = Granularity::row});
+}
+
+// Blocks of a matrix and of the transposed one by the device's kernel.
+QuantizedBoth run_blocks(AnyKernel* kernel, const Tensor& x, const QuantizeOptions& options, const Has& has) {
+    Tensors out(6);
+    const auto make = [&](std::size_t first, std::int64_t rows, std::int64_t cols) {
+        const Shape groups{rows, cols / fp8_block};
+        out[first] = empty({rows, cols}, {.dtype = options.dtype, .device = x.device()});
+        out[first + 1] = empty(groups, {.device = x.device()});
+        out[first + 2] = empty(groups, {.dtype = float8_e8m0fnu, .device = x.device()});
+    };
+    if (has.matrix) make(0, x.size(0), x.size(1));
+    if (has.transposed) make(3, x.size(1), x.size(0));
+    const Tensors in{x.contiguous()};
+    const kernels::Quantize at{options.dtype, Granularity::block32};
+    kernel(in, &at, out);
+    return {{out[0], out[1], out[2]}, {out[3], out[4], out[5]}};
+}
+
+Quantized quantize_blocks(const Tensor& x, const QuantizeOptions& options) {
+    check_blocks(x, options);
+    if (AnyKernel* const kernel = kernel_of(x); kernel != nullptr && writes_both(x)) {
+        const Quantized q = run_blocks(kernel, x.reshape({-1, x.size(-1)}), options, {}).matrix;
+        Shape groups = x.shape();
+        groups.back() /= fp8_block;
+        return {q.codes.reshape(x.shape()), q.scale.reshape(groups), q.inverse.reshape(groups)};
+    }
+    const Quantized q =  // each block as a row
+        quantize(x.reshape(in_blocks(x)), {.dtype = options.dtype, .granularity = Granularity::row});
     const Tensor scale = q.scale.squeeze(-1);
     return {q.codes.reshape(x.shape()), scale, cast(1.0 / scale, float8_e8m0fnu)};
 }
@@ -162,13 +189,20 @@ Quantized quantize(const Tensor& x, const QuantizeOptions& options) {
 
 QuantizedBoth quantize_both(const Tensor& x, const QuantizeOptions& options, Wanted wanted) {
     if (wanted == Wanted::matrix) return {quantize(x, options), {}};
+    const bool one = options.granularity == Granularity::tensor,
+               blocks = options.granularity == Granularity::block32;
     AnyKernel* const kernel = kernel_of(x);
-    if (kernel == nullptr) {
-        const Quantized q = quantize(x, options);
-        return {q, transposed(q)};
-    }
     const NoGrad no_grad;
     const NoAutocast plain;
+    if (blocks && kernel != nullptr && writes_both(x)) {
+        check_blocks(x, options);
+        check_blocks(x.t(), options);
+        return run_blocks(kernel, x, options, has_of(x, wanted));
+    }
+    if (kernel == nullptr || !one) {
+        const Quantized q = one || wanted == Wanted::both ? quantize(x, options) : Quantized();
+        return {q, one ? transposed(q) : quantize(x.t(), options)};
+    }
     return as_wanted(run(kernel, x, options, {1, 1}, has_of(x, wanted)), wanted);
 }
 

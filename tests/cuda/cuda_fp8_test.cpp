@@ -49,16 +49,19 @@ struct Training {
     }
 };
 
-// Codes and scales of the device and of the CPU.
-void compare(const Tensor& x, const QuantizeOptions& options) {
-    CAPTURE(name(x.dtype()), x.shape(), name(options.dtype), int(options.granularity), options.exact_scale);
-    const Quantized host = quantize(x, options), device = quantize(x.to(cuda_device), options);
+void check_same(const Quantized& device, const Quantized& host) {
     CHECK(equal(device.scale.to(cpu_device), host.scale));
     const auto codes = [](const Quantized& q) {
         return nan_to_num(q.codes.to(cpu_device).to(float32), {.nan = 1e9});
     };
     CHECK(equal(codes(device), codes(host)));
     if (device.inverse.defined()) CHECK(equal(device.inverse.to(float32).to(cpu_device), 1.0 / host.scale));
+}
+
+// Codes and scales of the device and of the CPU.
+void compare(const Tensor& x, const QuantizeOptions& options) {
+    CAPTURE(name(x.dtype()), x.shape(), name(options.dtype), int(options.granularity), options.exact_scale);
+    check_same(quantize(x.to(cuda_device), options), quantize(x, options));
 }
 
 // y, dx, dW, db of one layer.
@@ -158,10 +161,50 @@ TEST_CASE("cuda: quantize() of every bfloat16 number", "[cuda]") {
     for (unsigned bits = 0; bits <= 0xffff; ++bits)
         values.push_back(bfloat16_t::from_bits(std::uint16_t(bits)));
     const Tensor x = Tensor::from<bfloat16_t>(values, {256, 256}, {.dtype = bfloat16});
-    for (const Dtype dtype : {float8_e4m3fn, float8_e5m2}) {
-        compare(x, {.dtype = dtype});
-        compare(x, {.dtype = dtype, .granularity = Granularity::row});
-    }
+    for (const Dtype dtype : {float8_e4m3fn, float8_e5m2})
+        for (const Granularity granularity : {Granularity::tensor, Granularity::row, Granularity::block32})
+            compare(x, {.dtype = dtype, .granularity = granularity});
+}
+
+TEST_CASE("cuda: a matrix and the transposed one have blocks of their own", "[cuda]") {
+    if (no_device()) return;
+    for (const Dtype from : {float16, bfloat16, float32, float64})
+        for (const Dtype dtype : {float8_e4m3fn, float8_e5m2})
+            for (const Shape& shape : {Shape{32, 32}, Shape{64, 128}, Shape{96, 160}, Shape{224, 32}}) {
+                Tensor x =
+                    tensor_of(random_values(shape.numel() + 1, 5, Domain::any), {shape.numel() + 1}, from);
+                const auto set = [&](std::int64_t i, double value) { x.slice(0, i, i + 1).fill_(value); };
+                set(3, std::numeric_limits<double>::infinity()), set(40, std::nan("")), set(77, 1e-30);
+                const Tensor device = x.to(cuda_device);
+                for (const std::int64_t first : {0, 1}) {  // 1: no whole 16 bytes
+                    CAPTURE(name(from), name(dtype), shape, first);
+                    const auto part = [&](const Tensor& t) {
+                        return t.slice(0, first, first + shape.numel()).reshape(shape);
+                    };
+                    const QuantizeOptions options{.dtype = dtype, .granularity = Granularity::block32};
+                    for (const Wanted wanted : {Wanted::matrix, Wanted::transposed, Wanted::both}) {
+                        const QuantizedBoth both = quantize_both(part(device), options, wanted);
+                        if (wanted != Wanted::transposed) check_same(both.matrix, quantize(part(x), options));
+                        if (wanted != Wanted::matrix)
+                            check_same(both.transposed, quantize(part(x).t(), options));
+                    }
+                }
+            }
+    const QuantizeOptions options{.granularity = Granularity::block32};
+    const Tensor odd = randn({33, 64}).to(cuda_device);
+    CHECK(quantize_both(odd, options, Wanted::matrix).matrix.scale.shape() == Shape{33, 2});
+    CHECK_THROWS_WITH(quantize_both(odd, options, Wanted::both),
+                      Catch::Matchers::Contains("x has shape [64, 33]"));
+}
+
+TEST_CASE("cuda: blocks of a tensor are made in one launch", "[cuda]") {
+    if (no_device()) return;
+    const Tensor x = randn({3, 32, 64}).to(cuda_device);
+    const auto before = cuda::counters().launches;
+    const Quantized q = quantize(x, {.granularity = Granularity::block32});
+    CHECK(cuda::counters().launches - before == 1);
+    CHECK(q.codes.shape() == x.shape());
+    CHECK(q.inverse.shape() == Shape{3, 32, 2});
 }
 
 TEST_CASE("cuda: codes of a transposed matrix are those of the matrix", "[cuda]") {

@@ -113,7 +113,7 @@ void quantize(In in, const kernels::Quantize& at, Out out) {
     const std::int64_t rows = in[0].size(0), cols = in[0].size(1);
     const Elements elements{in[0]->bytes(), in[0].dtype()};
     const Results to{out[0]->bytes(), static_cast<float*>(raw(out[1])), static_cast<float*>(raw(out[2]))};
-    if (at.by_row)
+    if (at.granularity == Granularity::row)
         return parallel_for(rows, grain / cols + 1, [&](std::int64_t first, std::int64_t last) {
             quantize_rows(elements, at, first, last, cols, to);
         });
