@@ -47,9 +47,6 @@ double first_term(const lt::Problem& p) {
     return p.k < 8192 ? 0x1p-10 : 0.5;
 }
 
-// Number of factors of a float8 operand with so many rows or columns.
-std::int64_t scale_count(const lt::Problem& p, std::int64_t lines) { return p.row_scales ? lines : 1; }
-
 // Check of one algorithm, with operands of its own.
 class Check {
 public:
@@ -67,13 +64,14 @@ public:
           d_(size_d_ * item_),
           aux_(aux_bytes(p_, size_d_ * item_)),
           bias_(p_.m * item_),
-          a_scale_(scale_count(p_, p_.m) * std::int64_t(sizeof(float))),
-          b_scale_(scale_count(p_, p_.n) * std::int64_t(sizeof(float))),
+          a_scale_(scale_bytes(p_, p_.m)),
+          b_scale_(scale_bytes(p_, p_.n)),
           sums_(std::max(p_.m, p_.n) * std::int64_t(sizeof(double))) {}
 
     bool passed() {
         if (terms_ == 0) return false;  // no sum of a bias's gradient would be exact
-        if (!right(p_.row_scales ? Trial::scales : Trial::ones)) return false;
+        if (!right(p_.scales == Granularity::row ? Trial::scales : Trial::ones)) return false;
+        if (p_.scales == Granularity::block32 && !right(Trial::blocks)) return false;
         if (lt::writes_mask(p_.epilogue)) return right(Trial::signs);
         if (p_.epilogue == lt::Epilogue::bgrad_b) return right(Trial::products);
         if (lt::reads_mask(p_.epilogue)) return right(Trial::bits);
@@ -83,10 +81,10 @@ public:
 private:
     void fill(Trial trial) {
         if (lt::is_float8(p_.a_type)) {
-            fill_scales(static_cast<float*>(a_scale_.memory), scale_count(p_, p_.m), false);
-            fill_scales(static_cast<float*>(b_scale_.memory), scale_count(p_, p_.n), true);
+            fill_scales(a_scale_.memory, p_, false, trial);
+            fill_scales(b_scale_.memory, p_, true, trial);
         }
-        const std::int64_t tail = terms_ < p_.k ? terms_ : 0;
+        const std::int64_t tail = terms_ < p_.k && trial != Trial::blocks ? terms_ : 0;
         fill_operand({a_.memory, p_.a_type, size_a_, p_.lda, p_.stride_a, p_.trans_a, p_.k, tail, 1, false},
                      trial);
         fill_operand(
@@ -103,8 +101,7 @@ private:
         lt::Operands o;
         o.a = a_.memory, o.b = b_.memory, o.bias = bias_.memory;
         o.d = d_.memory, o.aux = aux_.memory, o.bias_grad = sums_.memory;
-        o.a_scale = static_cast<const float*>(a_scale_.memory);
-        o.b_scale = static_cast<const float*>(b_scale_.memory);
+        o.a_scale = a_scale_.memory, o.b_scale = b_scale_.memory;
         o.alpha = scale;
         give_whole_workspace(s_, p_.device, o);
         if (lt::run(*lt::make_plan(plain), algo_, o)) return true;
@@ -117,11 +114,12 @@ private:
     bool right(Trial trial) {
         fill(trial);
         // gelu(x) is exactly x for large x only; 16 times a sum below 16 is exact in every dtype
-        const double scale = applies_gelu(p_.epilogue) && terms_ < 16 ? 16 : 1;
+        const std::int64_t terms = trial == Trial::blocks ? 1 : terms_;
+        const double scale = applies_gelu(p_.epilogue) && terms < 16 ? 16 : 1;
         if (!run(scale)) return false;
-        const bool one_scale = lt::is_float8(p_.a_type) && !p_.row_scales;
-        const double unit = double(terms_) * scale * (one_scale ? first_a_scale * first_b_scale : 1);
-        const TrialResult d{d_.memory, p_.d_type, p_.m, p_.n, p_.ldd, p_.batch, p_.stride_d};
+        const bool one_scale = lt::is_float8(p_.a_type) && trial == Trial::ones;
+        const double unit = double(terms) * scale * (one_scale ? first_a_scale * first_b_scale : 1);
+        const TrialResult d{d_.memory, p_.d_type, p_.m, p_.n, p_.k, p_.ldd, p_.batch, p_.stride_d};
         if (count_different(d, trial, unit) != 0) return false;
         TrialResult before = d;
         before.matrix = aux_.memory;

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-#include "mezzo/dtype.h"
+#include "cuda/gemm/fp8.h"
+#include "kernels/fp8.h"
+#include "kernels/gemm_plan.h"
 
 namespace mezzo::cuda {
 
@@ -16,6 +18,8 @@ enum class Trial : std::uint8_t {
     bits,      // 0 or 1, by a mask
     slopes,    // 0, 1/2 or 1, the derivatives of gelu_tanh at -16, 0 and 16
     scales,    // the factors of row i and column j of float8 operands, from matrices of ones
+    // The factors of one block of row i and column j. Row i of A has a single one, in that block; B has ones.
+    blocks,
 };
 
 // One operand of a trial: ones, in a trial of signs or products multiplied by the sign of the row of A or
@@ -35,17 +39,21 @@ void fill_operand(const TrialOperand& operand, Trial trial);
 void fill_mask(void* mask, std::int64_t m, std::int64_t n, Trial trial);
 void fill_before(void* matrix, Dtype dtype, std::int64_t m, std::int64_t n, std::int64_t ld, Trial trial);
 
-// Fills the factors of a float8 operand: powers of two, `count` of them for rows of A or columns of B. The
-// first ones are:
+// Bytes of the factors of a float8 operand with so many rows or columns.
+inline std::int64_t scale_bytes(const gemm_plan::Problem& p, std::int64_t lines) {
+    if (p.scales == Granularity::block32) return tiled_scale_bytes(lines, p.k / kernels::fp8_block);
+    return (p.scales == Granularity::row ? lines : 1) * std::int64_t(sizeof(float));
+}
+// Fills the factors of A or B with a power of two, in a trial of scales or blocks with several. The power is:
 inline constexpr double first_a_scale = 8, first_b_scale = 0.25;
-void fill_scales(float* scales, std::int64_t count, bool is_b);
+void fill_scales(void* scales, const gemm_plan::Problem& p, bool is_b, Trial trial);
 
 // Number of elements of the m x n matrices that differ from `unit` times the trial's expected value. Waits
 // for the result.
 struct TrialResult {
     const void* matrix;
     Dtype dtype;
-    std::int64_t m, n, ld, batch, stride;
+    std::int64_t m, n, k, ld, batch, stride;
 };
 std::int64_t count_different(const TrialResult& result, Trial trial, double unit);
 

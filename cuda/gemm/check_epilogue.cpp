@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/check.h"
 #include "cuda/gemm/memory.h"
 #include "cuda/gemm/plans.h"
 #include "cuda/runtime/runtime.h"
@@ -44,7 +45,7 @@ lt::Problem trial_problem(const lt::Problem& p, std::int64_t m, std::int64_t n) 
     t.trans_a = p.trans_a, t.trans_b = p.trans_b;
     t.epilogue = p.epilogue;
     t.tf32 = p.tf32;
-    t.row_scales = p.row_scales;
+    t.scales = p.scales;
     return t;
 }
 
@@ -61,8 +62,8 @@ public:
           d_(p_.ldd * p_.n * item_),
           aux_(aux_bytes(p_, p_.ldd * p_.n * item_)),
           bias_(p_.m * item_),
-          a_scale_(p_.m * std::int64_t(sizeof(float))),
-          b_scale_(p_.n * std::int64_t(sizeof(float))),
+          a_scale_(scale_bytes(p_, p_.m)),
+          b_scale_(scale_bytes(p_, p_.n)),
           sums_(p_.m * std::int64_t(sizeof(double))),
           count_(sizeof(unsigned long long)) {}
 
@@ -87,7 +88,6 @@ private:
         t.keeps = lt::writes_before(p_.epilogue);
         t.type = p_.a_type, t.d_type = p_.d_type;
         t.is_float8 = lt::is_float8(p_.a_type);
-        t.a_scale = static_cast<float*>(a_scale_.memory), t.b_scale = static_cast<float*>(b_scale_.memory);
         t.trans_a = p_.trans_a, t.trans_b = p_.trans_b;
         t.m = p_.m, t.n = p_.n, t.k = p_.k;
         t.lda = p_.lda, t.ldb = p_.ldb, t.ldd = p_.ldd;
@@ -102,9 +102,13 @@ private:
         const EpilogueTrial t = trial(shows);
         lt::Operands o;
         o.a = t.a, o.b = t.b, o.bias = t.bias, o.d = t.d, o.aux = t.aux, o.bias_grad = sums_.memory;
-        o.a_scale = t.a_scale, o.b_scale = t.b_scale;
+        o.a_scale = a_scale_.memory, o.b_scale = b_scale_.memory;
         give_whole_workspace(s_, p_.device, o);
         fill_trial(t);
+        if (t.is_float8) {
+            fill_scales(a_scale_.memory, p_, false, Trial::ones);
+            fill_scales(b_scale_.memory, p_, true, Trial::ones);
+        }
         if (!lt::run(*plan_, algo_, o)) {
             synchronize();
             return false;

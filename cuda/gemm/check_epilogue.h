@@ -55,13 +55,12 @@ struct EpilogueTrial {
     Activation activation;
     bool is_gradient, has_bias, keeps;  // keeps: aux gets the value before the activation
     Dtype type, d_type;                 // of A and B; of the rest
-    bool is_float8;                     // A and B are codes with factors
+    bool is_float8;                     // A and B are codes with factors of fill_scales()
     bool trans_a, trans_b;
     std::int64_t m, n, k, lda, ldb, ldd;
     std::int64_t sum;
     Accuracy accuracy;
     void *a, *b, *bias, *d, *aux;
-    float *a_scale, *b_scale;  // m and n factors
 };
 
 // Fills the operands, and the memory that the product is to write with NaN.

@@ -1,4 +1,5 @@
 // Operands and comparisons for the check of a GEMM epilogue.
+#include "cuda/gemm/check.h"
 #include "cuda/gemm/check_epilogue.h"
 #include "cuda/gemm/device.cuh"
 
@@ -17,10 +18,6 @@ __device__ double column_factor(const EpilogueTrial& t, std::int64_t j) {
     if (at < 48) return t.is_float8 ? (at % 12 + 1) / 2.0 : (at + 1) / 8.0;
     return (at % 2 == 0 ? 1.0 : 1.5) / double(2 << (at - 48) / 2 % 6);
 }
-
-// Factors of float8 operands. Their product is not 1, so that a library which multiplies a bias by them is
-// noticed. The elements of B are divided by it, and the arguments stay those of other dtypes.
-constexpr float a_scale = 2, b_scale = 0.25;
 
 __device__ bool is_nan_row(const EpilogueTrial& t, std::int64_t i) {
     return t.activation == Activation::relu && i % 16 == 9;
@@ -43,12 +40,12 @@ __device__ double bias_of(const EpilogueTrial& t, std::int64_t i) {
 }
 
 __global__ void fill_kernel(EpilogueTrial t) {
-    const double factor = t.is_float8 ? a_scale * b_scale : 1;
+    // The product of the factors is not 1, so that a library which multiplies a bias by it is noticed. The
+    // elements of B are divided by it, and the arguments stay those of other dtypes.
+    const double factor = t.is_float8 ? first_a_scale * first_b_scale : 1;
     const std::int64_t a = t.m * t.k, b = t.n * t.k, d = t.m * t.n;
     for (std::int64_t item = first_item(); item < a + b + t.m + d; item += item_step()) {
         std::int64_t at = item;
-        if (at < t.m) t.a_scale[at] = a_scale;
-        if (at < t.n) t.b_scale[at] = b_scale;
         if (at < a) {
             const std::int64_t i = at % t.m, l = at / t.m;
             store_as<double, Dtypes::all>(t.a, t.type, t.trans_a ? i * t.lda + l : l * t.lda + i,

@@ -25,12 +25,23 @@ __device__ float sign_of(std::int64_t i, bool is_b) {
 // Factor of row i of A or column i of B.
 __device__ double scale_of(std::int64_t i, bool is_b) {
     const double first = is_b ? first_b_scale : first_a_scale;
-    return i == 0 || mixed(i, is_b ? -4 : -3) % 2 == 0 ? first : 2 * first;
+    return mixed(i, is_b ? -4 : -3) % 2 == 0 ? first : 2 * first;
 }
+// Factor of a block of row i of A or column i of B.
+__device__ double scale_of(std::int64_t i, std::int64_t block, bool is_b) {
+    return (is_b ? first_b_scale : first_a_scale) * (1 << mixed(2 * i + is_b, block) % 4);
+}
+// Position of the single one in row i of A, in a trial of blocks.
+__device__ std::int64_t one_of_row(std::int64_t i, std::int64_t k) { return mixed(i, -5) % k; }
 
 __device__ bool has_signs(Trial trial) { return trial == Trial::signs || trial == Trial::products; }
 
-__device__ double expected(Trial trial, std::int64_t i, std::int64_t j) {
+// k: of the product, for a trial of blocks.
+__device__ double expected(Trial trial, std::int64_t i, std::int64_t j, std::int64_t k = 0) {
+    if (trial == Trial::blocks) {
+        const std::int64_t block = one_of_row(i, k) / kernels::fp8_block;
+        return scale_of(i, block, false) * scale_of(j, block, true);
+    }
     const float product = has_signs(trial) ? sign_of(i, false) * sign_of(j, true) : 1.0f;
     if (trial == Trial::products) return product;
     if (trial == Trial::bits) return mixed(i, j) & 1u;
@@ -49,13 +60,26 @@ __global__ void operand_kernel(TrialOperand o, Trial trial) {
         const std::int64_t row = in_matrix % o.ld, column = in_matrix / o.ld;
         const std::int64_t k = o.k_is_row ? row : column, other = o.k_is_row ? column : row;
         const float one = has_signs(trial) ? sign_of(other, o.is_b) : 1.0f;
-        const float term = k == 0 ? float(o.first) * one : one;
+        float term = k == 0 ? float(o.first) * one : one;
+        if (trial == Trial::blocks && !o.is_b) term = k == one_of_row(other, o.k) ? 1 : 0;
         store_as<float, Dtypes::all>(o.matrix, o.dtype, i, k >= first_one ? term : 0.0f);
     }
 }
 
-__global__ void scales_kernel(float* scales, std::int64_t count, bool is_b) {
-    for (std::int64_t i = first_item(); i < count; i += item_step()) scales[i] = float(scale_of(i, is_b));
+__global__ void scales_kernel(float* scales, std::int64_t count, bool is_b, Trial trial) {
+    for (std::int64_t i = first_item(); i < count; i += item_step())
+        scales[i] = float(trial == Trial::scales ? scale_of(i, is_b) : is_b ? first_b_scale : first_a_scale);
+}
+
+__global__ void block_scales_kernel(float8_e8m0fnu_t* scales, std::int64_t lines, std::int64_t blocks,
+                                    bool is_b, Trial trial) {
+    for (std::int64_t i = first_item(); i < lines * blocks; i += item_step()) {
+        const std::int64_t line = i / blocks, block = i % blocks;
+        const double scale = trial == Trial::blocks ? scale_of(line, block, is_b)
+                             : is_b                 ? first_b_scale
+                                                    : first_a_scale;
+        scales[tiled_scale(line, block, blocks)] = from_float<float8_e8m0fnu_t>(float(scale));
+    }
 }
 
 __global__ void mask_kernel(std::uint8_t* mask, std::int64_t m, std::int64_t n, std::int64_t ld,
@@ -86,7 +110,8 @@ __global__ void different_kernel(TrialResult r, Trial trial, double unit, unsign
     for (std::int64_t i = first_item(); i < r.m * r.n * r.batch; i += item_step()) {
         const std::int64_t row = i % r.m, column = i / r.m % r.n;
         const std::int64_t at = i / (r.m * r.n) * r.stride + column * r.ld + row;
-        const double got = load<double>(r.matrix, r.dtype, at), wanted = unit * expected(trial, row, column);
+        const double got = load<double>(r.matrix, r.dtype, at),
+                     wanted = unit * expected(trial, row, column, r.k);
         different += !(got == wanted || (std::isnan(got) && std::isnan(wanted)));
     }
     add_to(count, different);
@@ -140,8 +165,13 @@ void fill_operand(const TrialOperand& operand, Trial trial) {
     launch(operand_kernel, grid_for(operand.elements), 256, 0, operand, trial);
 }
 
-void fill_scales(float* scales, std::int64_t count, bool is_b) {
-    launch(scales_kernel, grid_for(count), 256, 0, scales, count, is_b);
+void fill_scales(void* scales, const gemm_plan::Problem& p, bool is_b, Trial trial) {
+    const std::int64_t lines = is_b ? p.n : p.m, blocks = p.k / kernels::fp8_block;
+    if (p.scales == Granularity::block32)
+        return launch(block_scales_kernel, grid_for(lines * blocks), 256, 0,
+                      static_cast<float8_e8m0fnu_t*>(scales), lines, blocks, is_b, trial);
+    const std::int64_t count = p.scales == Granularity::row ? lines : 1;
+    launch(scales_kernel, grid_for(count), 256, 0, static_cast<float*>(scales), count, is_b, trial);
 }
 
 void fill_mask(void* mask, std::int64_t m, std::int64_t n, Trial trial) {

@@ -131,13 +131,15 @@ void set_aux_layout(Plan& plan) {
     if (p.batch > 1) set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.stride_d);
 }
 
-// Sets one scale for each row of op(A) and column of op(B). The mode is of cuBLAS 12.9; outside_library()
-// keeps earlier versions from it.
+// Sets scales of rows of op(A) and columns of op(B), or of their blocks. The headers of CUDA 12.0 lack the
+// names; outside_library() keeps earlier versions than 12.9 from the modes.
 void set_scale_mode(Plan& plan) {
-    if (!plan.problem.row_scales) return;
+    if (plan.problem.scales == Granularity::tensor) return;
+    constexpr std::int32_t blocks = 2;        // CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0
     constexpr std::int32_t outer_vector = 3;  // CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
-    set(plan, cublasLtMatmulDescAttributes_t(31), outer_vector);  // CUBLASLT_MATMUL_DESC_A_SCALE_MODE
-    set(plan, cublasLtMatmulDescAttributes_t(32), outer_vector);  // CUBLASLT_MATMUL_DESC_B_SCALE_MODE
+    const std::int32_t mode = plan.problem.scales == Granularity::row ? outer_vector : blocks;
+    set(plan, cublasLtMatmulDescAttributes_t(31), mode);  // CUBLASLT_MATMUL_DESC_A_SCALE_MODE
+    set(plan, cublasLtMatmulDescAttributes_t(32), mode);  // CUBLASLT_MATMUL_DESC_B_SCALE_MODE
 }
 
 // Records that the library returned nothing for the plan.

@@ -1,9 +1,11 @@
-// Products of float8 codes, by cuBLASLt where it multiplies them, otherwise of the codes as bfloat16.
+// Products of float8 codes, by cuBLASLt where it multiplies them. Otherwise of the codes as bfloat16, or of
+// their numbers as float32 if blocks have scales.
 #include "cuda/gemm/fp8.h"
 
 #include <algorithm>
 
 #include "core/tensor_impl.h"
+#include "cuda/gemm/plans.h"
 #include "cuda/kernels.h"
 #include "cuda/runtime/runtime.h"
 #include "kernels/fp8.h"
@@ -11,10 +13,17 @@
 namespace mezzo::cuda {
 namespace {
 
-// The codes in bfloat16, which holds each of them exactly.
-Tensor widened(const Tensor& codes) {
-    const Tensor wide = empty(codes.shape(), {.dtype = bfloat16, .device = codes.device()});
-    cuda_kernels::cast({&codes, 1}, {}, {&wide, 1});
+// The codes in bfloat16, which holds each of them exactly. With scales of blocks their numbers in float32,
+// because bfloat16 may not hold a code times its factor.
+Tensor widened(const Tensor& codes, const Tensor& factors, Granularity scales) {
+    const bool blocks = scales == Granularity::block32;
+    const Tensor wide =
+        empty(codes.shape(), {.dtype = blocks ? float32 : bfloat16, .device = codes.device()});
+    if (blocks)
+        dequantize_blocks(raw(codes), codes.dtype(), raw(factors), codes.numel(),
+                          static_cast<float*>(raw(wide)));
+    else
+        cuda_kernels::cast({&codes, 1}, {}, {&wide, 1});
     return wide;
 }
 
@@ -24,18 +33,31 @@ BlockCodes blocks_of(Out out, std::size_t first) {
     return {raw(out[first]), static_cast<float*>(raw(out[first + 1])), raw(out[first + 2])};
 }
 
-void multiply_as_bfloat16(const Gemm& g, const Tensor& a, const Tensor& b) {
-    const Tensor wide_a = widened(a), wide_b = widened(b);
-    const Tensor sums = empty({g.m, g.n}, {.device = a.device()});
+void multiply_widened(const Gemm& g, In in) {
+    const Tensor wide_a = widened(in[0], in[2], g.scales), wide_b = widened(in[1], in[3], g.scales);
+    const Tensor sums = empty({g.m, g.n}, {.device = in[0].device()});
     Gemm plain;
     plain.m = g.m, plain.n = g.n, plain.k = g.k;
     plain.trans_b = true;
     plain.a = raw(wide_a), plain.b = raw(wide_b), plain.c = raw(sums);
-    plain.a_type = plain.b_type = bfloat16;
+    plain.a_type = plain.b_type = wide_a.dtype();
     plain.lda = plain.ldb = g.lda;
     plain.ldc = g.n;
     gemm(plain);
     scale_sums(g, static_cast<const float*>(raw(sums)));
+}
+
+// try_gemm() for scales of blocks.
+bool try_blocks(Gemm g, const Tensor& a_factors, const Tensor& b_factors) {
+    if (outside_library(g) != nullptr) return false;
+    const std::int64_t blocks = g.k / kernels::fp8_block;
+    const auto room = [&](std::int64_t rows) {
+        return empty({tiled_scale_bytes(rows, blocks)}, {.dtype = uint8, .device = a_factors.device()});
+    };
+    const Tensor a = room(g.m), b = room(g.n);
+    tile_scales({raw(a_factors), raw(a), g.m, blocks}, {raw(b_factors), raw(b), g.n, blocks});
+    g.a_scale = raw(a), g.b_scale = raw(b);
+    return try_gemm(g);
 }
 
 }  // namespace
@@ -56,16 +78,16 @@ void fp8_product(In in, const kernels::Fp8Product& at, Out out) {
     g.a_type = a.dtype(), g.b_type = b.dtype(), g.c_type = out[0].dtype();
     g.lda = g.ldb = std::max(g.k, std::int64_t(1));
     g.ldc = g.n;
-    g.a_scale = static_cast<const float*>(raw(in[2]));
-    g.b_scale = static_cast<const float*>(raw(in[3]));
-    g.row_scales = at.by_row;
+    g.a_scale = raw(in[2]), g.b_scale = raw(in[3]);
+    g.scales = at.scales;
     if (in.size() > 4 && in[4].defined()) {
         g.bias = raw(in[4]);
         g.bias_type = in[4].dtype();
     }
     if (out.size() > 1) g.pre_activation = raw(out[1]);
     g.activation = at.activation;
-    if (!try_gemm(g)) multiply_as_bfloat16(g, a, b);
+    const bool done = at.scales == Granularity::block32 ? try_blocks(g, in[2], in[3]) : try_gemm(g);
+    if (!done) multiply_widened(g, in);
 }
 
 void quantize(In in, const kernels::Quantize& at, Out out) {

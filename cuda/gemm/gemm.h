@@ -6,6 +6,7 @@
 
 #include "kernels/activation.h"
 #include "mezzo/dtype.h"
+#include "mezzo/matmul_precision.h"
 
 namespace mezzo {
 struct GemmPlanStore;  // kernels/gemm_plan.h
@@ -18,7 +19,8 @@ namespace mezzo::cuda {
 // gradient with respect to the input of an activation instead: C = alpha op(A) op(B) activation'(saved).
 // Operands may be float16, bfloat16, float32 or float64 in any mix; products are summed in float, in double
 // if any operand is float64. try_gemm() multiplies float8 codes, with scales:
-// C[i,j] = activation(alpha a_scale[i] b_scale[j] (op(A) op(B))[i,j] + beta C[i,j] + bias[j]).
+// C[i,j] = activation(alpha a_scale[i] b_scale[j] (op(A) op(B))[i,j] + beta C[i,j] + bias[j]). Factors of
+// blocks multiply the sums of the blocks.
 struct Gemm {
     std::int64_t m = 0, n = 0, k = 0;
     bool trans_a = false, trans_b = false;  // A is stored k x m, B is stored n x k
@@ -48,9 +50,10 @@ struct Gemm {
     Activation activation = Activation::none;
     float alpha = 1, beta = 0;  // beta must be 0 with an activation
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
-    // For float8 codes, in device memory: one factor each, or, with row_scales, m and n of them.
-    const float *a_scale = nullptr, *b_scale = nullptr;
-    bool row_scales = false;
+    // For float8 codes, in device memory: one factor each; m and n of them for rows of op(A) and columns of
+    // op(B); or for blocks of those E8M0 factors in tiles (cuda/gemm/fp8.h). float32 but for blocks.
+    const void *a_scale = nullptr, *b_scale = nullptr;
+    Granularity scales = Granularity::tensor;
 };
 
 // Enqueues the product on the current stream. The first call of a new shape may synchronise.

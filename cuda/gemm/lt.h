@@ -19,8 +19,8 @@ struct Operands {
     const void *a = nullptr, *b = nullptr, *bias = nullptr;
     void *d = nullptr, *aux = nullptr;  // aux is read by gradient epilogues, otherwise written
     void* bias_grad = nullptr;          // written, never added to
-    const float *a_scale = nullptr, *b_scale = nullptr;  // factors of float8 operands
-    double alpha = 1, beta = 0;                          // rounded to float unless the problem is float64
+    const void *a_scale = nullptr, *b_scale = nullptr;  // factors of float8 operands
+    double alpha = 1, beta = 0;                         // rounded to float unless the problem is float64
     void* workspace = nullptr;
     std::size_t workspace_bytes = 0;
 };

@@ -161,11 +161,15 @@ void forget_plans(GemmService& s) {
 const char* outside_float8(const Gemm& g) {
     constexpr std::int64_t multiple = 16;
     constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
-    constexpr std::uint64_t first_row_scales = 120900;  // version of the library
+    // Version of the library. 12.8 has scales of blocks, but may propose algorithms of products without them.
+    constexpr std::uint64_t first_scale_modes = 120900;
     const int capability = compute_capability(current_device());
     if (capability < 89) return "float8 before compute capability 8.9";
-    if (g.row_scales && (capability != 90 || lt::version() < first_row_scales))
+    const bool has_modes = lt::version() >= first_scale_modes;
+    if (g.scales == Granularity::row && !(capability == 90 && has_modes))
         return "scales of rows: they need compute capability 9.0 and cuBLAS 12.9";
+    if (g.scales == Granularity::block32 && !(capability >= 100 && has_modes))
+        return "scales of blocks: they need compute capability 10.0 and cuBLAS 12.9";
     if (g.a_type == float8_e5m2 && g.b_type == float8_e5m2) return "two operands in E5M2";
     if (g.c_type == float64) return "a float64 result of float8 operands";
     if (g.batch != 1 || g.saved != nullptr || g.a_sums != nullptr) return "float8 with more than one result";
@@ -186,7 +190,7 @@ std::size_t PlanHash::operator()(const lt::Problem& p) const {
     for (auto v : {p.align_a, p.align_b, p.align_d, p.align_bias, p.align_aux}) mix(v);
     for (auto v : {p.a_type, p.b_type, p.d_type}) mix(v);
     mix(p.device);
-    mix(int(p.epilogue) << 5 | p.row_scales << 4 | p.trans_a << 3 | p.trans_b << 2 | p.tf32 << 1 |
+    mix(int(p.epilogue) << 6 | int(p.scales) << 4 | p.trans_a << 3 | p.trans_b << 2 | p.tf32 << 1 |
         int(p.beta_is_zero));
     return mix.h;
 }
@@ -232,7 +236,7 @@ lt::Problem problem_of(const Gemm& g, lt::Epilogue epilogue) {
     p.trans_b = g.trans_a;
     p.epilogue = epilogue;
     p.tf32 = g.a_type == float32 && float32_matmul_precision() != Float32MatmulPrecision::highest;
-    p.row_scales = g.row_scales;
+    p.scales = g.scales;
     p.beta_is_zero = g.beta == 0 && !bias_in_c(g, epilogue);
     return p;
 }

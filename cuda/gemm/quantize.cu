@@ -202,15 +202,59 @@ template <class Arguments, class F> void visit(const Arguments& q, const F& f) {
 __global__ void scale_kernel(Gemm g, const float* sums) {
     for (std::int64_t i = first_item(); i < g.m * g.n; i += item_step()) {
         const std::int64_t row = i / g.n, column = i % g.n, at = row * g.ldc + column;
-        const float a = g.a_scale[g.row_scales ? row : 0], b = g.b_scale[g.row_scales ? column : 0];
-        float value = sums[i] * (a < b ? a : b) * (a < b ? b : a);
+        float value = sums[i];
+        if (g.scales != Granularity::block32) {
+            const bool by_row = g.scales == Granularity::row;
+            const float a = static_cast<const float*>(g.a_scale)[by_row ? row : 0],
+                        b = static_cast<const float*>(g.b_scale)[by_row ? column : 0];
+            value *= a < b ? a : b;
+            value *= a < b ? b : a;
+        }
         if (g.bias != nullptr) value += load<float>(g.bias, g.bias_type, column);
         if (g.pre_activation != nullptr) store(g.pre_activation, g.c_type, at, value);
         store(g.c, g.c_type, at, activate(g.activation, value));
     }
 }
 
+__device__ void store_tiled(const TiledScales& s, std::int64_t byte) {
+    const std::int64_t index = byte / 512, at = byte % 512, across = (s.blocks + 3) / 4;
+    const std::int64_t row = index / across * 128 + at / 4 % 4 * 32 + at / 16,
+                       block = index % across * 4 + at % 4;
+    const bool inside = row < s.rows && block < s.blocks;
+    static_cast<std::uint8_t*>(s.tiled)[byte] =
+        inside ? static_cast<const std::uint8_t*>(s.plain)[row * s.blocks + block] : std::uint8_t(0);
+}
+
+__global__ void tile_kernel(TiledScales a, std::int64_t bytes_of_a, TiledScales b, std::int64_t bytes) {
+    for (std::int64_t i = first_item(); i < bytes; i += item_step())
+        i < bytes_of_a ? store_tiled(a, i) : store_tiled(b, i - bytes_of_a);
+}
+
+// Codes may be rounded beyond the largest number of float32.
+template <class Code> __global__ void dequantize_kernel(const Code* codes, const float8_e8m0fnu_t* factors,
+                                                        std::int64_t n, float* to) {
+    for (std::int64_t i = first_item(); i < n; i += item_step()) {
+        const float code = to_float(codes[i]), x = code * to_float(factors[i / fp8_block]);
+        to[i] = !std::isfinite(code) ? x : x < -FLT_MAX ? -FLT_MAX : x > FLT_MAX ? FLT_MAX : x;
+    }
+}
+
 }  // namespace
+
+void tile_scales(const TiledScales& a, const TiledScales& b) {
+    const std::int64_t of_a = tiled_scale_bytes(a.rows, a.blocks),
+                       bytes = of_a + tiled_scale_bytes(b.rows, b.blocks);
+    launch(tile_kernel, grid_for(bytes), 256, 0, a, of_a, b, bytes);
+}
+
+void dequantize_blocks(const void* codes, Dtype dtype, const void* factors, std::int64_t n, float* to) {
+    const auto run = [&]<class Code>(std::type_identity<Code>) {
+        launch(dequantize_kernel<Code>, grid_for(n), 256, 0, static_cast<const Code*>(codes),
+               static_cast<const float8_e8m0fnu_t*>(factors), n, to);
+    };
+    dtype == float8_e4m3fn ? run(std::type_identity<float8_e4m3fn_t>())
+                           : run(std::type_identity<float8_e5m2_t>());
+}
 
 void scale_sums(const Gemm& g, const float* sums) {
     launch(scale_kernel, grid_for(g.m * g.n), 256, 0, g, sums);

@@ -98,7 +98,8 @@ std::string request_text(const gemm_plan::Request& r) {
         text += fmt::format("\"{}\": \"{}\", ", f.name, name(r.problem.*f.value));
     for (const FlagField& f : flags) text += fmt::format("\"{}\": {}, ", f.name, r.problem.*f.value);
     // Older files have no such products, and stay readable.
-    if (r.problem.row_scales) text += "\"row_scales\": true, ";
+    if (r.problem.scales == Granularity::row) text += "\"row_scales\": true, ";
+    if (r.problem.scales == Granularity::block32) text += "\"block_scales\": true, ";
     return text + fmt::format(R"("most": "{}", "activation": "{}", "keeps_before": {})",
                               epilogue_names[std::size_t(r.problem.epilogue)],
                               activation_names[std::size_t(r.activation)], r.keeps_before);
@@ -194,7 +195,8 @@ TunedGemm read_plan(const Object& object) {
     for (const AlignmentField& f : alignments) p.*f.value = alignment(object, f.name);
     for (const DtypeField& f : dtypes) p.*f.value = factor_dtypes[object.one_of(f.name, dtype_names)];
     for (const FlagField& f : flags) p.*f.value = object.flag(f.name);
-    p.row_scales = object.rare_flag("row_scales");
+    if (object.rare_flag("row_scales")) p.scales = Granularity::row;
+    if (object.rare_flag("block_scales")) p.scales = Granularity::block32;
     p.epilogue = gemm_plan::Epilogue(object.one_of("most", epilogue_names));
     plan.request.activation = Activation(object.one_of("activation", activation_names));
     plan.request.keeps_before = object.flag("keeps_before");

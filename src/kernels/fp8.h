@@ -46,14 +46,15 @@ MEZZO_HD float fp8_scale(float top, float largest, bool exact, float factor) {
     std::memcpy(&ratio, &bits, sizeof bits);
     return ratio;
 }
-// Codes a [m, k] and b [n, k], contiguous and not both in E5M2, the inverses of their scales, one each or
-// with by_row m and n, and a bias [n] of the result's dtype or undefined -> activation(z) [m, n], where z = a
-// b^T inverse_a inverse_b + bias, in float32 or 16 bit. A second result gets z.
+// Codes a [m, k] and b [n, k], contiguous and not both in E5M2, the inverses of their scales, and a bias [n]
+// of the result's dtype or undefined -> activation(z) [m, n], where z = a b^T inverse_a inverse_b + bias, in
+// float32 or 16 bit. A second result gets z. There is one inverse each, or there are m and n of them, or
+// those of blocks [m, k / fp8_block] and [n, k / fp8_block] in float8_e8m0fnu.
 struct Fp8Product {
     static constexpr const char* name = "fp8_product";
     static constexpr bool any_dtype = true;
     Activation activation = Activation::none;
-    bool by_row = false;
+    Granularity scales = Granularity::tensor;
 };
 
 }  // namespace mezzo::kernels

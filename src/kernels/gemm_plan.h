@@ -9,6 +9,7 @@
 
 #include "kernels/activation.h"
 #include "mezzo/dtype.h"
+#include "mezzo/matmul_precision.h"
 
 namespace mezzo::gemm_plan {
 
@@ -76,8 +77,8 @@ struct Problem {
     bool trans_a = false, trans_b = false;
     Epilogue epilogue = Epilogue::none;
     bool tf32 = false;  // float32 operands may be rounded to TF32
-    // Float8 operands have a scale for each row of op(A) and column of op(B), otherwise one for each matrix.
-    bool row_scales = false;
+    // Float8 operands have scales of the matrices, of rows of op(A) and columns of op(B), or of their blocks.
+    Granularity scales = Granularity::tensor;
     bool beta_is_zero = true;
 
     friend bool operator==(const Problem&, const Problem&) = default;

@@ -1,4 +1,4 @@
-// A device that multiplies codes has a kernel for them. On others the codes are converted to bfloat16, which
+// A GPU's backend has a kernel for codes. On other devices the codes are converted to bfloat16, which
 // is exact, and multiplied there with sums in float32: what Tensor Cores compute.
 #include "ops/fp8_product.h"
 
@@ -38,19 +38,18 @@ Tensor product_of_blocks(const Quantized& a, const Quantized& b) {
 }
 
 Tensor inverse_of(const Quantized& q) {
-    return q.inverse.defined() ? q.inverse : (1.0 / q.scale).contiguous();
+    return (q.inverse.defined() ? q.inverse : 1.0 / q.scale).contiguous();
 }
 
 bool is_e5m2(const Quantized& q) { return q.codes.dtype() == float8_e5m2; }
 
-bool has_one_scale(const Quantized& q) { return q.scale.size(0) == 1; }
+bool has_one_scale(const Quantized& q) { return q.scale.size(0) == 1 && !has_blocks(q); }
 
 // The kernel that multiplies the codes, or null.
 AnyKernel* kernel_of(const Quantized& a, const Quantized& b) {
-    if (has_blocks(a)) return nullptr;
     const bool one = has_one_scale(a) && has_one_scale(b);
     const bool each = a.scale.size(0) == a.codes.size(0) && b.scale.size(0) == b.codes.size(0);
-    if ((!one && !each) || (is_e5m2(a) && is_e5m2(b))) return nullptr;
+    if ((!one && !each) || has_blocks(a) != has_blocks(b) || (is_e5m2(a) && is_e5m2(b))) return nullptr;
     return fp8_product_kernel.on(a.codes.device().type());
 }
 
@@ -62,7 +61,10 @@ Fp8Result run(AnyKernel* kernel, const Quantized& a, const Quantized& b, const T
     if (e.saves_pre_activation) out.push_back(empty(shape, options));
     const Tensors in{a.codes.contiguous(), b.codes.contiguous(), inverse_of(a), inverse_of(b),
                      bias.defined() ? cast(bias, e.dtype) : bias};
-    const kernels::Fp8Product at{e.activation, !has_one_scale(a) || !has_one_scale(b)};
+    const bool one = has_one_scale(a) && has_one_scale(b);
+    const kernels::Fp8Product at{e.activation, has_blocks(a) ? Granularity::block32
+                                               : one         ? Granularity::tensor
+                                                             : Granularity::row};
     kernel(in, &at, out);
     return {out[0], e.saves_pre_activation ? out[1] : Tensor()};
 }

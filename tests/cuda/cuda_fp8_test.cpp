@@ -4,6 +4,7 @@
 
 #include "core/tensor_impl.h"
 #include "cuda/gemm/fallbacks.h"
+#include "cuda/gemm/fp8.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/lt.h"
 #include "cuda/runtime/devices.h"
@@ -83,8 +84,9 @@ Tensors layer(Device device, const amp::Fp8& fp8, LinearActivation activation) {
 // True if cuBLASLt documents products of float8 codes with such scales for this device and version.
 bool has_float8(Granularity granularity) {
     const int capability = cuda::compute_capability(0);
-    if (granularity == Granularity::row) return capability == 90 && cuda::lt::version() >= 120900;
-    return capability >= 89;
+    if (granularity == Granularity::tensor) return capability >= 89;
+    const bool has = granularity == Granularity::row ? capability == 90 : capability >= 100;
+    return has && cuda::lt::version() >= 120900;
 }
 
 // Multiplies codes, and returns true if the library did.
@@ -98,10 +100,18 @@ bool by_library(const Quantized& a, const Quantized& b, const Tensor& bias, Acti
     g.a = raw(a.codes), g.b = raw(b.codes), g.c = raw(result), g.bias = raw(bias);
     g.a_type = a.codes.dtype(), g.b_type = b.codes.dtype();
     g.c_type = g.bias_type = bias.dtype();
-    g.a_scale = static_cast<const float*>(raw(a.inverse));
-    g.b_scale = static_cast<const float*>(raw(b.inverse));
-    g.row_scales = a.scale.size(0) != 1;
+    g.a_scale = raw(a.inverse), g.b_scale = raw(b.inverse);
+    g.scales = has_blocks(a)          ? Granularity::block32
+               : a.scale.size(0) == 1 ? Granularity::tensor
+                                      : Granularity::row;
     g.activation = activation;
+    if (!has_blocks(a)) return cuda::try_gemm(g);
+    const auto tiled = [&](std::int64_t rows) {
+        return empty({cuda::tiled_scale_bytes(rows, g.k / 32)}, {.dtype = uint8, .device = cuda_device});
+    };
+    const Tensor a_tiled = tiled(g.m), b_tiled = tiled(g.n);
+    cuda::tile_scales({g.a_scale, raw(a_tiled), g.m, g.k / 32}, {g.b_scale, raw(b_tiled), g.n, g.k / 32});
+    g.a_scale = raw(a_tiled), g.b_scale = raw(b_tiled);
     return cuda::try_gemm(g);
 }
 
@@ -277,6 +287,31 @@ TEST_CASE("cuda: a float8 product of sizes that are no multiples of 128", "[cuda
                               {.granularity = Granularity::row, .exact_scale = true, .least_size = 16},
                               0x1p-8);
             }
+    for (const std::int64_t m : {32, 160})
+        for (const std::int64_t n : {32, 224})
+            for (const std::int64_t k : {32, 288}) {
+                CAPTURE(m, n, k);
+                check_product(m, n, k, {.granularity = Granularity::block32, .least_size = 16}, 0x1p-8);
+            }
+}
+
+TEST_CASE("cuda: factors of blocks are tiled, with 0 beyond the matrix", "[cuda]") {
+    if (no_device()) return;
+    const std::int64_t rows = 150, blocks = 6;
+    std::vector<std::uint8_t> plain(std::size_t(rows * blocks)), expected(2 * 2 * 512, 0);
+    for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t block = 0; block < blocks; ++block) {
+            const auto value = std::uint8_t(1 + (row * blocks + block) % 254);
+            plain[std::size_t(row * blocks + block)] = value;
+            const std::int64_t in_tile = row % 32 * 16 + row / 32 % 4 * 4 + block % 4;
+            expected[std::size_t((row / 128 * 2 + block / 4) * 512 + in_tile)] = value;
+        }
+    const Tensor from = Tensor::from<std::uint8_t>(plain, {rows, blocks}).to(cuda_device);
+    REQUIRE(cuda::tiled_scale_bytes(rows, blocks) == 2048);
+    const Tensor a = full({2048}, 255, {.dtype = uint8}).to(cuda_device), b = a.clone();
+    cuda::tile_scales({raw(from), raw(a), rows, blocks}, {raw(from), raw(b), rows, blocks});
+    CHECK(a.to_vector<std::uint8_t>() == expected);
+    CHECK(b.to_vector<std::uint8_t>() == expected);
 }
 
 // On a GPU this names each product that the library documents and refuses, or computes wrongly.
@@ -289,7 +324,7 @@ TEST_CASE("cuda: the library multiplies all types, scales and epilogues in float
     const auto counts = [] { return cuda::gemm_fallbacks().products + cuda::gemm_fallbacks().invalid; };
     int skipped = 0;
     for (const auto& [dtype_x, dtype_w] : dtypes)
-        for (const Granularity granularity : {Granularity::tensor, Granularity::row})
+        for (const Granularity granularity : {Granularity::tensor, Granularity::row, Granularity::block32})
             for (const Dtype result : {float32, bfloat16, float16})
                 for (const Activation activation :
                      {Activation::none, Activation::relu, Activation::gelu_tanh}) {
@@ -304,7 +339,7 @@ TEST_CASE("cuda: the library multiplies all types, scales and epilogues in float
                     CHECK(counts() == before);
                 }
     if (skipped != 0)
-        WARN(skipped << " of 54 products are not in float8 on compute capability "
+        WARN(skipped << " of 81 products are not in float8 on compute capability "
                      << cuda::compute_capability(0) << " with cuBLASLt " << cuda::lt::version());
 }
 

@@ -98,12 +98,26 @@ constexpr Types supported[] = {
     {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_32F},
 };
 
-// Attributes of cuBLAS 12.9, which older headers lack, and their value for a factor per row or column.
+// Attributes of cuBLAS 12.9, which older headers lack, and their values for a factor per block of 32, and per
+// row or column.
 constexpr auto a_scale_mode = cublasLtMatmulDescAttributes_t(31),
                b_scale_mode = cublasLtMatmulDescAttributes_t(32);
 constexpr std::size_t a_mode_word = 31, b_mode_word = 30;  // of an operation descriptor
-constexpr std::uint64_t outer_vector = 3;
+constexpr std::uint64_t block_vectors = 2, outer_vector = 3;
 constexpr std::uint64_t first_scale_mode = 120900;  // version
+
+// Requirements of factors of blocks. They have no default, unlike those of matrices.
+cublasStatus_t check_blocks(cublasLtMatmulDesc_t op, const Problem& p, int capability) {
+    if (capability < 100) return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER}) {
+        const void* const factors = pointer_of(op, attribute);
+        if (factors == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+        if (reinterpret_cast<std::uintptr_t>(factors) % 16 != 0)
+            misuse("factors of blocks are not 16-byte aligned");
+    }
+    return p.k % 32 == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
 
 // Requirements of float8 operands; none of them may have a scale or its mode without being float8.
 cublasStatus_t check_float8(cublasLtMatmulDesc_t op, const Problem& p) {
@@ -118,9 +132,12 @@ cublasStatus_t check_float8(cublasLtMatmulDesc_t op, const Problem& p) {
     if (capability < 89) return CUBLAS_STATUS_NOT_SUPPORTED;
     const bool all_layouts = capability / 10 == 10;
     if (!all_layouts && (!p.trans_a || p.trans_b)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (modes[0] != modes[1] || (modes[0] != 0 && modes[0] != outer_vector))
+    if (modes[0] != modes[1] || (modes[0] != 0 && modes[0] != outer_vector && modes[0] != block_vectors))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (modes[0] == outer_vector && capability != 90) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (modes[0] == block_vectors)
+        if (const cublasStatus_t status = check_blocks(op, p, capability); status != CUBLAS_STATUS_SUCCESS)
+            return status;
     if (p.batch > 1 || has_aux(p.epilogue) || has_bias_grad(p.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (const std::int64_t size : {p.m, p.n, p.k, p.lda, p.ldb, p.ldd})
         if (size % 16 != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -184,7 +201,9 @@ cublasStatus_t understand(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cub
     p.batch = batch_of(d);
     p.stride_a = stride_of(a), p.stride_b = stride_of(b), p.stride_d = stride_of(d);
     p.tf32 = op->data[0] == CUBLAS_COMPUTE_32F_FAST_TF32;
-    p.row_scales = op->data[a_mode_word] == outer_vector;
+    p.scales = op->data[a_mode_word] == outer_vector    ? Granularity::row
+               : op->data[a_mode_word] == block_vectors ? Granularity::block32
+                                                        : Granularity::tensor;
     if (batch_of(a) != p.batch || batch_of(b) != p.batch || batch_of(c) != p.batch)
         return CUBLAS_STATUS_INVALID_VALUE;
     for (const cublasStatus_t status :
@@ -430,8 +449,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     if (has_bias(p.epilogue)) o.bias = pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     if (has_bias_grad(p.epilogue)) o.bias_grad = pointer_of(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
     if (has_aux(p.epilogue)) o.aux = pointer_of(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
-    o.a_scale = static_cast<const float*>(pointer_of(op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER));
-    o.b_scale = static_cast<const float*>(pointer_of(op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER));
+    o.a_scale = pointer_of(op, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+    o.b_scale = pointer_of(op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
     emulation::multiply(p, o, chosen, stream);
     fake_lt.last_algorithm = int(chosen.data[0]);
     fake_lt.last_problem = p;

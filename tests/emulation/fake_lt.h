@@ -29,9 +29,10 @@ struct FakeLt {
     // to 16 bit; or, for bgrad_b, the sums have another order.
     enum class BiasGrad { right, added, short_of_a_row, rounded, permuted };
     BiasGrad bias_grad = BiasGrad::right;
-    // Planted faults of float8 scales: they are left out, divide, multiply the bias, too, or A's rows all
-    // have the first one.
-    enum class Scale { right, ignored, divides, first, after_bias };
+    // Planted faults of float8 scales: they are left out, divide, multiply the bias, too, or A's rows or
+    // blocks all have the first one. For blocks alone: they are read in rows instead of tiles, or the tiles
+    // in the other order.
+    enum class Scale { right, ignored, divides, first, after_bias, in_rows, tiles_down };
     Scale scale = Scale::right;
     bool half_slope = false;  // gelu_tanh has the derivative 1/2 everywhere below 1
     // GELU and its derivative with an exact tanh. The library promises no accuracy; the default is as coarse

@@ -20,6 +20,7 @@ using cuda::lt::Epilogue;
 using emulation::fake_lt;
 using test::DeviceArray;
 using test::Folder;
+using test::OnDevice;
 using test::Tuned;
 
 // A product of 32 x 16 x 48 in float8 as a caller of the library describes it.
@@ -93,7 +94,7 @@ template <class A, class B> struct Fp8Product {
         g.a_type = dtype_of<A>(), g.b_type = dtype_of<B>(), g.c_type = c_type;
         g.c = c_type == float32 ? static_cast<void*>(c32.data()) : c16.data();
         g.a_scale = a_scale.data(), g.b_scale = b_scale.data();
-        g.row_scales = by_row;
+        g.scales = by_row ? Granularity::row : Granularity::tensor;
     }
     void add_layer(Activation activation, bool keeps) {
         const bool wide = g.c_type == float32;
@@ -112,8 +113,8 @@ template <class A, class B> struct Fp8Product {
         double sum = 0;
         for (std::int64_t l = 0; l < k; ++l)
             sum += double(test::number(i * k + l)) * test::number(7 + j * k + l);
-        sum *= double(a_factors[g.row_scales ? std::size_t(i) : 0]) *
-               b_factors[g.row_scales ? std::size_t(j) : 0];
+        const bool rows = g.scales == Granularity::row;
+        sum *= double(a_factors[rows ? std::size_t(i) : 0]) * b_factors[rows ? std::size_t(j) : 0];
         return sum + (g.bias != nullptr ? test::number(3 + j) : 0);
     }
     // The largest error of C, and of the value before the activation if that is stored.
@@ -142,14 +143,6 @@ template <class A, class B> struct Fp8Product {
 };
 
 using E4M3 = Fp8Product<float8_e4m3fn_t, float8_e4m3fn_t>;
-
-// No plans, and a device of the compute capability.
-struct OnDevice : Tuned {
-    explicit OnDevice(int capability = 90) {
-        emulation::options.capability = capability;
-        cuda::set_gemm_options({});
-    }
-};
 
 }  // namespace
 
@@ -210,6 +203,35 @@ TEST_CASE("fp8 products: the stand-in takes the documented layouts, sizes and sc
     CHECK(Call{.a_mode = 3, .b_mode = 3}.ask() == invalid);
 }
 
+TEST_CASE("fp8 products: the stand-in takes scales of blocks as documented", "[cuda][gemm][emulation]") {
+    const OnDevice fresh(100);
+    const auto yes = CUBLAS_STATUS_SUCCESS, no = CUBLAS_STATUS_NOT_SUPPORTED,
+               invalid = CUBLAS_STATUS_INVALID_VALUE;
+    const auto blocks = [](Call call) {
+        call.a_mode = call.b_mode = 2;
+        if (call.k == 48) call.k = 64;
+        return call.ask();
+    };
+    for (const int capability : {89, 90}) {
+        emulation::options.capability = capability;
+        CHECK(blocks({}) == no);
+    }
+    for (const int capability : {100, 103, 120}) {
+        emulation::options.capability = capability;
+        CHECK(blocks({}) == yes);
+        CHECK(blocks({.a = CUDA_R_8F_E5M2, .d = CUDA_R_32F}) == yes);
+        CHECK(blocks({.b = CUDA_R_8F_E5M2, .epilogue = CUBLASLT_EPILOGUE_GELU_BIAS}) == yes);
+        CHECK(blocks({.a = CUDA_R_8F_E5M2, .b = CUDA_R_8F_E5M2}) == no);
+        CHECK(blocks({.k = 80}) == no);
+        CHECK(blocks({.scales = false}) == invalid);
+        CHECK(blocks({.alignment = 8}) == no);
+        CHECK(Call{.k = 64, .a_mode = 2}.ask() == no);
+        CHECK(Call{.k = 64, .a_mode = 2, .b_mode = 3}.ask() == no);
+    }
+    fake_lt.version = 120800;
+    CHECK(blocks({}) == invalid);
+}
+
 TEMPLATE_TEST_CASE("fp8 products: the library multiplies all types it takes", "[cuda][gemm][emulation]",
                    (std::tuple<float8_e4m3fn_t, float8_e4m3fn_t>),
                    (std::tuple<float8_e4m3fn_t, float8_e5m2_t>),
@@ -223,7 +245,7 @@ TEMPLATE_TEST_CASE("fp8 products: the library multiplies all types it takes", "[
                                                                                                      c);
             REQUIRE(cuda::try_gemm(x.g));
             CHECK(x.error() <= (c == float32 ? 0 : 0x1p-8));
-            CHECK(fake_lt.last_problem.row_scales == by_row);
+            CHECK((fake_lt.last_problem.scales == Granularity::row) == by_row);
         }
     CHECK(cuda::gemm_fallbacks().products == before.products);
     CHECK(cuda::gemm_fallbacks().invalid == before.invalid);
@@ -320,9 +342,9 @@ TEST_CASE("fp8 products: a layer is the same where the library has no float8", "
     const auto layer = [&](int capability, Granularity granularity, LinearActivation activation) {
         emulation::options.capability = capability;
         manual_seed(3);
-        const Tensor x = (randn({32, 48}) * 1e20).to(bfloat16).to(gpu).set_requires_grad(),
-                     w = (randn({16, 48}) * 1e-20).to(gpu).set_requires_grad(),
-                     b = randn({16}).to(bfloat16).to(gpu);
+        const Tensor x = (randn({32, 64}) * 1e20).to(bfloat16).to(gpu).set_requires_grad(),
+                     w = (randn({96, 64}) * 1e-20).to(gpu).set_requires_grad(),
+                     b = randn({96}).to(bfloat16).to(gpu);
         Tensor y;
         {
             const amp::Autocast scope(
@@ -332,14 +354,16 @@ TEST_CASE("fp8 products: a layer is the same where the library has no float8", "
         y.to(float32).sum().backward();
         return Tensors{y.detach(), x.grad(), w.grad()};
     };
-    for (const Granularity granularity : {Granularity::tensor, Granularity::row})
+    for (const Granularity granularity : {Granularity::tensor, Granularity::row, Granularity::block32})
         for (const LinearActivation activation : {LinearActivation::none, LinearActivation::gelu}) {
             CAPTURE(int(granularity), int(activation));
+            const bool blocks = granularity == Granularity::block32;
             const int runs = fake_lt.runs;
             const Tensors plain = layer(86, granularity, activation);
-            CHECK(fake_lt.last_problem.a_type == bfloat16);
-            const Tensors library = layer(90, granularity, activation);
-            CHECK(fake_lt.last_problem.a_type != bfloat16);
+            CHECK(fake_lt.last_problem.a_type == (blocks ? float32 : bfloat16));
+            const Tensors library = layer(blocks ? 100 : 90, granularity, activation);
+            CHECK(cuda::lt::is_float8(fake_lt.last_problem.a_type));
+            CHECK(fake_lt.last_problem.scales == granularity);
             CHECK(fake_lt.runs > runs);
             for (std::size_t i = 0; i < plain.size(); ++i) {
                 CAPTURE(i);

@@ -52,12 +52,31 @@ float to_tf32(float x) {
     return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x1000u) & 0xffffe000u);
 }
 
+// Factor of a block of a row of op(A) or a column of op(B). NVIDIA's layout: 128 lines x 4 blocks lie in 512
+// bytes, of which 16 consecutive ones are of lines that are 32 apart.
+double block_factor(const Problem& p, const void* factors, std::int64_t line, std::int64_t block, bool of_a) {
+    using enum FakeLt::Scale;
+    if (p.scales != Granularity::block32 || fake_lt.scale == ignored) return 1;
+    if (fake_lt.scale == first && of_a) block = 0;
+    const std::int64_t blocks = p.k / 32, across = (blocks + 3) / 4, down = ((of_a ? p.m : p.n) + 127) / 128;
+    const std::int64_t tile_row = line / 128, tile_column = block / 4;
+    const std::int64_t tile =
+        fake_lt.scale == tiles_down ? tile_column * down + tile_row : tile_row * across + tile_column;
+    const std::int64_t in_tile = (line % 32) * 16 + (line % 128 / 32) * 4 + block % 4;
+    const std::int64_t at = fake_lt.scale == in_rows ? line * blocks + block : tile * 512 + in_tile;
+    const double factor = load(factors, float8_e8m0fnu, at);
+    return fake_lt.scale == divides ? 1 / factor : factor;
+}
+
 // Sums of k products, which are added in type T, from copies of op(A) by rows and of op(B) by columns.
 template <class T> class Sums {
 public:
-    Sums(const Problem& p, const Operands& o, std::int64_t k) : m_(p.m), n_(p.n), k_(k) {
-        a_ = lines(p, o.a, p.a_type, p.stride_a, p.m, p.trans_a ? p.lda : 1, p.trans_a ? 1 : p.lda);
-        b_ = lines(p, o.b, p.b_type, p.stride_b, p.n, p.trans_b ? 1 : p.ldb, p.trans_b ? p.ldb : 1);
+    Sums(const Problem& p, const Operands& o, std::int64_t k)
+        : m_(p.m), n_(p.n), k_(k), a_factors_(o.a_scale) {
+        a_ =
+            lines(p, o.a, p.a_type, p.stride_a, p.m, p.trans_a ? p.lda : 1, p.trans_a ? 1 : p.lda, o.a_scale);
+        b_ =
+            lines(p, o.b, p.b_type, p.stride_b, p.n, p.trans_b ? 1 : p.ldb, p.trans_b ? p.ldb : 1, o.b_scale);
     }
     double operator()(std::int64_t batch, std::int64_t i, std::int64_t j) const {
         const T *const a = a_.data() + (batch * m_ + i) * k_, *const b = b_.data() + (batch * n_ + j) * k_;
@@ -68,19 +87,22 @@ public:
 
 private:
     std::vector<T> lines(const Problem& p, const void* matrix, Dtype dtype, std::int64_t stride,
-                         std::int64_t count, std::int64_t line_step, std::int64_t term_step) const {
+                         std::int64_t count, std::int64_t line_step, std::int64_t term_step,
+                         const void* factors) const {
         std::vector<T> values;
         values.reserve(std::size_t(p.batch * count * k_));
         for (std::int64_t batch = 0; batch < p.batch; ++batch)
             for (std::int64_t line = 0; line < count; ++line)
                 for (std::int64_t l = 0; l < k_; ++l) {
-                    const T x = T(load(matrix, dtype, batch * stride + line * line_step + l * term_step));
+                    const T x = T(load(matrix, dtype, batch * stride + line * line_step + l * term_step) *
+                                  block_factor(p, factors, line, l / 32, factors == a_factors_));
                     values.push_back(p.tf32 ? T(to_tf32(float(x))) : x);
                 }
         return values;
     }
 
     const std::int64_t m_, n_, k_;
+    const void* const a_factors_;
     std::vector<T> a_, b_;
 };
 
@@ -150,8 +172,10 @@ void store_bias_grad(const Problem& p, const Operands& o) {
 double scale_of(const Problem& p, const Operands& o, std::int64_t i, std::int64_t j) {
     using enum FakeLt::Scale;
     if (o.a_scale == nullptr || o.b_scale == nullptr || fake_lt.scale == ignored) return 1;
-    const bool by_row = p.row_scales && fake_lt.scale != first;
-    const double factor = double(o.a_scale[by_row ? i : 0]) * double(o.b_scale[p.row_scales ? j : 0]);
+    if (p.scales == Granularity::block32) return 1;  // the factors are in the sums
+    const bool rows = p.scales == Granularity::row;
+    const double factor = load(o.a_scale, float32, rows && fake_lt.scale != first ? i : 0) *
+                          load(o.b_scale, float32, rows ? j : 0);
     return fake_lt.scale == divides ? 1 / factor : factor;
 }
 
@@ -226,7 +250,9 @@ void multiply(const Problem& p, const Operands& o, const Algo& algo, void* strea
     std::int64_t k = number < fake_lt.dropping_tail ? p.k / 32 * 32 : p.k;
     const bool drops = fake_lt.hidden_dropping >= 0 && number - candidate_count == fake_lt.hidden_dropping;
     if (number < fake_lt.dropping_last || drops) --k;
-    (p.d_type == float64 ? enqueue<double> : enqueue<float>)(p, o, algo, k, stream);
+    const bool wide =
+        p.d_type == float64 || p.scales == Granularity::block32;  // with the range of the factors
+    (wide ? enqueue<double> : enqueue<float>)(p, o, algo, k, stream);
 }
 
 }  // namespace mezzo::emulation

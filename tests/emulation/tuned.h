@@ -40,6 +40,14 @@ struct Tuned {
     }
 };
 
+// No plans, nothing is timed, and a device of the compute capability.
+struct OnDevice : Tuned {
+    explicit OnDevice(int capability = 90) {
+        emulation::options.capability = capability;
+        cuda::set_gemm_options({});
+    }
+};
+
 // Each of mezzo's own kernels takes half a millisecond; what the library fuses costs nothing unless a test
 // says otherwise. So the fullest epilogue that is right is chosen.
 struct Clock : Tuned {
