@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -196,16 +197,16 @@ Make op_case(const std::vector<mz::Shape>& shapes, const std::function<mz::Tenso
 }
 
 // Forward and backward of a layer of n x n weights on n rows, under autocast. The gradients of input and
-// weight are dropped at the step's end. With `fp8` each tensor has one scale, and the scope is in bfloat16 if
-// the precision is float32.
-Step layer_step(const Settings& s, std::int64_t n, bool fp8) {
+// weight are dropped at the step's end. With `fp8` operands have scales of that granularity, and the scope is
+// in bfloat16 if the precision is float32.
+Step layer_step(const Settings& s, std::int64_t n, std::optional<mz::Granularity> fp8) {
     mz::manual_seed(0);
     const auto matrix = [&] { return mz::randn({n, n}, {.device = s.device}); };
     const mz::Dtype low = s.mixed() ? s.dtype() : mz::bfloat16, of_result = fp8 ? low : s.dtype();
     const mz::Tensor x = matrix().to(s.dtype()).set_requires_grad(), w = matrix().set_requires_grad();
     const mz::Tensor gradient = matrix().to(of_result);
-    mz::amp::AutocastOptions options{.dtype = low, .enabled = fp8 || s.mixed()};
-    if (fp8) options.fp8 = mz::amp::Fp8{.least_size = 16};
+    mz::amp::AutocastOptions options{.dtype = low, .enabled = fp8.has_value() || s.mixed()};
+    if (fp8) options.fp8 = mz::amp::Fp8{.granularity = *fp8, .least_size = 16};
     return [=] {
         mz::Tensor y;
         {
@@ -217,7 +218,7 @@ Step layer_step(const Settings& s, std::int64_t n, bool fp8) {
     };
 }
 
-Make layer_case(std::int64_t n, bool fp8) {
+Make layer_case(std::int64_t n, std::optional<mz::Granularity> fp8 = {}) {
     return [=](const Settings& s) { return layer_step(s, n, fp8); };
 }
 
@@ -256,16 +257,19 @@ const std::map<std::string, Make>& cases() {
         {"copy", op_case({{512, 1 << 20}}, [](In x) { return x[0].clone(); })},
         {"linear",
          op_case({{256, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
-        {"linear256", layer_case(256, false)},
-        {"linear256_fp8", layer_case(256, true)},
-        {"linear512", layer_case(512, false)},
-        {"linear512_fp8", layer_case(512, true)},
-        {"linear1024", layer_case(1024, false)},
-        {"linear1024_fp8", layer_case(1024, true)},
-        {"linear4096", layer_case(4096, false)},
-        {"linear4096_fp8", layer_case(4096, true)},
-        {"linear8192", layer_case(8192, false)},
-        {"linear8192_fp8", layer_case(8192, true)},
+        {"linear256", layer_case(256)},
+        {"linear256_fp8", layer_case(256, mz::Granularity::tensor)},
+        {"linear512", layer_case(512)},
+        {"linear512_fp8", layer_case(512, mz::Granularity::tensor)},
+        {"linear1024", layer_case(1024)},
+        {"linear1024_fp8", layer_case(1024, mz::Granularity::tensor)},
+        {"linear1024_mxfp8", layer_case(1024, mz::Granularity::block32)},
+        {"linear4096", layer_case(4096)},
+        {"linear4096_fp8", layer_case(4096, mz::Granularity::tensor)},
+        {"linear4096_mxfp8", layer_case(4096, mz::Granularity::block32)},
+        {"linear8192", layer_case(8192)},
+        {"linear8192_fp8", layer_case(8192, mz::Granularity::tensor)},
+        {"linear8192_mxfp8", layer_case(8192, mz::Granularity::block32)},
         {"gemv",
          op_case({{1, 1024}, {1024, 1024}, {1024}}, [](In x) { return mz::linear(x[0], x[1], x[2]); })},
         {"add", op_case({{1024, 1024}, {1024, 1024}}, [](In x) { return x[0] + x[1]; })},

@@ -4,9 +4,7 @@
 #include <tuple>
 
 #include "cuda/gemm/fallbacks.h"
-#include "mezzo/error.h"
-#include "mezzo/ops.h"
-#include "mezzo/quantize.h"
+#include "mezzo/mezzo.h"
 #include "ops/fp8_product.h"
 #include "tests/emulation/tuned.h"
 #include "tests/support/folder.h"
@@ -154,4 +152,40 @@ TEST_CASE("mx products: a timed choice for blocks is not that of other scales", 
     CHECK(fake_lt.last_algorithm == 1);
     CHECK(fake_lt.last_problem.scales == Granularity::block32);
     CHECK(cuda::save_gemm_plans(path) == 2);
+}
+
+TEST_CASE("mx products: a captured step has the bits of an eager one", "[cuda][gemm][emulation]") {
+    const OnDevice fresh(100);
+    const Device gpu{DeviceType::cuda};
+    const Tensors batches{randn({64, 32}).to(gpu), randn({64, 32}).to(gpu) * 3.0, randn({64, 32}).to(gpu),
+                          randn({64, 32}).to(gpu)};
+    const auto trained = [&](bool captures) {
+        manual_seed(4);
+        nn::Sequential net{nn::Linear(32, 64), nn::GELU(), nn::Linear(64, 32)};
+        net.to(gpu);
+        optim::AdamW optimizer(net.parameters(), {.lr = 0.01});
+        const auto step = [&](const Tensors& in) -> Tensors {
+            Tensor loss;
+            {
+                const amp::Autocast scope(
+                    {.dtype = bfloat16,
+                     .fp8 = amp::Fp8{.granularity = Granularity::block32, .least_size = 32}});
+                loss = mse_loss(net(in[0]), in[0]);
+            }
+            optimizer.zero_grad();
+            loss.backward();
+            optimizer.step();
+            return {loss};
+        };
+        cuda::CapturedStep captured(step, {.warmup = 2});
+        for (const Tensor& batch : batches) (void)(captures ? captured({batch}) : step({batch}));
+        CHECK(captured.statistics().captures == captures);
+        std::vector<Tensor> result;
+        for (const Tensor& p : net.parameters()) result.push_back(p.detach().to(cpu_device));
+        return result;
+    };
+    const auto eager = trained(false);
+    CHECK(fake_lt.last_problem.scales == Granularity::block32);
+    const auto replayed = trained(true);
+    for (std::size_t i = 0; i < eager.size(); ++i) CHECK(equal(eager[i], replayed[i]));
 }

@@ -140,8 +140,9 @@ def rates(args):
 
 
 def float8(args):
-    """Forward and backward of layers in float8 beside bfloat16: the size from which on float8 pays (amp::Fp8::least_size)."""
+    """Forward and backward of layers in float8 and MXFP8 beside bfloat16: the size from which on float8 pays (amp::Fp8::least_size)."""
     cases = [f"linear{size}{dtype}" for size in (256, 512, 1024, 4096, 8192) for dtype in ("", "_fp8")]
+    cases += [f"linear{size}_mxfp8" for size in (1024, 4096, 8192)]
     commands = [c for case in cases for c in benchmark(args, case, "bfloat16", {"mezzo": []}, 0).commands]
     return Part("layers in float8", "benchmark", 20, commands)
 
