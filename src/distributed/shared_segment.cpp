@@ -1,6 +1,7 @@
 #include "distributed/shared_segment.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #if defined(__linux__)

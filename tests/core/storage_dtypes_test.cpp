@@ -10,6 +10,7 @@
 #include "mezzo/fmt.h"
 #include "mezzo/ops.h"
 #include "mezzo/pointwise_ops.h"
+#include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
 #include "tests/support/support.h"
 

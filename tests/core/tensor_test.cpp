@@ -8,6 +8,7 @@
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
+#include "mezzo/pointwise_ops.h"
 
 using namespace mezzo;
 using Catch::Matchers::Contains;

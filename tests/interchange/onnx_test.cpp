@@ -15,6 +15,7 @@
 #include "mezzo/module_scope.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
+#include "mezzo/quantize.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/rnn.h"
 #include "mezzo/shape_ops.h"

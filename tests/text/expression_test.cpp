@@ -121,7 +121,11 @@ TEST_CASE("expressions: what PCRE2 cannot express is refused", "[tokenizer]") {
         CHECK_THROWS_WITH(splitting(bytes), Contains("the number of a byte above 127"));
     for (const char* set : {"(?i:[[:upper:]])", "(?i)([^[:lower:]])", "(?i)a|[[:^lower:]]"})
         CHECK_THROWS_WITH(splitting(set), Contains("[:upper:] or [:lower:] under (?i)"));
-    CHECK_NOTHROW(splitting("((?i)a)[[:upper:]]|(?i-i:[[:lower:]])"));
+    for (const char* set : {"(?i)[\\p{Lu}]", "(?i)[^a\\P{^Ll}]", "(?i:[\\p{Uppercase}])"})
+        CHECK_THROWS_WITH(splitting(set), Contains("upper or lower case in a class under (?i)"));
+    CHECK_NOTHROW(splitting("((?i)a\\p{Lu}[\\p{L}])[[:upper:]\\p{Lu}]|(?i-i:[[:lower:]])"));
+    for (const char* cut : {"a\\x", "[\\x]", "\\xg"})
+        CHECK_THROWS_WITH(splitting(cut), Contains("\\x without digits"));
     CHECK_THROWS_WITH(splitting("\\u12"), Contains("without four hexadecimal digits"));
     CHECK_THROWS_WITH(splitting("a\\X"), Contains("\\K or \\X"));
     CHECK_THROWS_WITH(splitting("[a"), Contains("class without an end"));

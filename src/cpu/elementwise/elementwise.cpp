@@ -1,6 +1,7 @@
 // Element-wise ops of mezzo/ops.def and related ones: any strides, broadcasting, mixed dtypes.
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "cpu/elementwise/strided.h"

@@ -3,6 +3,7 @@
 // gives the same bits. Values that are written or reduced per element are taken in that order, too.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "cpu/elementwise/strided.h"

@@ -1,5 +1,6 @@
 #include "cpu/elementwise/strided.h"
 
+#include <cstring>
 #include <limits>
 
 namespace mezzo::cpu {

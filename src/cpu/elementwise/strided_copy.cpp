@@ -9,6 +9,7 @@
 //   - else copied element by element.
 // Blocks are shared out among the threads.
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "cpu/elementwise/strided.h"

@@ -1,6 +1,7 @@
 // Sums, means, norms and extremes. Sums of floats are computed by RealLoops within a block, and in double
 // across blocks.
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 

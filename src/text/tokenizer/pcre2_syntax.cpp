@@ -129,6 +129,8 @@ private:
         if (letter == 'v') return take(2), "\\x0b";
         if (letter == 'u') return code_point();
         refuse_bytes();
+        refuse(letter == 'x' && !contains("{0123456789abcdefABCDEF", rest_.size() > 2 ? rest_[2] : '\0'),
+               "\\x without digits");
         const std::size_t end = rest_.find('}');
         if (end == rest_.npos || rest_[2] != '{') return std::string(take(2));
         if (letter == 'x' || letter == 'o') return std::string(take(end + 1));
@@ -140,6 +142,17 @@ private:
         }
         // \p{Han} of PCRE2 also has characters of no script that are used with Han, unlike \p{sc:Han}.
         return begin + (is_script_("sc:" + name) ? "sc:" : "") + name + std::string(take(1));
+    }
+
+    // Whether \p{...} or \P{...} is next with a property such as Lu or Uppercase.
+    bool names_letters_of_one_case() const {
+        if (!contains("pP", second())) return false;
+        const std::size_t begin = rest_.substr(2).starts_with("{^") ? 4 : 3;
+        std::string name;
+        for (const char c : rest_.substr(std::min(begin, rest_.size()), rest_.find('}') - begin))
+            name += char(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+        const auto is = [&](const char* property) { return name.starts_with(property); };
+        return name == "lu" || name == "ll" || name == "lt" || is("upper") || is("lower") || is("title");
     }
 
     // \u and four digits.
@@ -183,9 +196,11 @@ private:
                 parts.add(rest_.front() == '^' ? take(1), "\\^" : take(1));
             else if (contains(plain_letters_of_class, letter))
                 parts.add(take(2).substr(1));
-            else if (set_of(letter).empty())
+            else if (set_of(letter).empty()) {
+                refuse(groups_.back().caseless && names_letters_of_one_case(),
+                       "a property of upper or lower case in a class under (?i)");
                 parts.add(shared_escape()), parts.begins = contains("dDpP", letter);
-            else
+            } else
                 take(2), parts.add_set(set_of(letter), is_upper(letter));
         }
         if (parts.complements.empty()) return class_of(parts.items, negated);
