@@ -167,6 +167,8 @@ void fill_operand(const TrialOperand& operand, Trial trial) {
 
 void fill_scales(void* scales, const gemm_plan::Problem& p, bool is_b, Trial trial) {
     const std::int64_t lines = is_b ? p.n : p.m, blocks = p.k / kernels::fp8_block;
+    // A NaN in the padding of tiles would spoil the sums.
+    if (p.scales == Granularity::block32) fill_zero(scales, std::size_t(scale_bytes(p, lines)));
     if (p.scales == Granularity::block32)
         return launch(block_scales_kernel, grid_for(lines * blocks), 256, 0,
                       static_cast<float8_e8m0fnu_t*>(scales), lines, blocks, is_b, trial);

@@ -111,7 +111,6 @@ void quantize(In in, const kernels::Quantize& at, Out out) {
     quantize_codes(q);
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<fp8_product>(), kernel_entry<quantize>()};
-constinit const KernelList fp8_list = entries;
+constinit const KernelList fp8_list = kernel_list<fp8_product, quantize>;
 
 }  // namespace mezzo::cuda_kernels

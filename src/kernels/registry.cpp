@@ -30,7 +30,7 @@ AnyKernel* find_in(const BackendParts& parts, const KernelId& id) {
 
 void check_entry(const BackendParts& parts, const KernelEntry& entry) {
     check(entry.id != nullptr && entry.run != nullptr, ErrorKind::backend,
-          "register_backend: an empty entry in a list of kernels; make entries with kernel_entry<>()");
+          "register_backend: an empty entry in a list of kernels; make lists with kernel_list<>");
     check(find_in(parts, *entry.id) == entry.run, ErrorKind::backend, "register_backend: two kernels for ",
           entry.id->name, "; list one");
 }

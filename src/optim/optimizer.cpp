@@ -159,11 +159,10 @@ std::size_t option_place(const OptimizerImpl& optimizer, const char* op, const s
     fail(ErrorKind::value, optimizer.type, op, ": no option '", name, "'; there are ", known);
 }
 
-// Counts steps from the next one on for parameters without the state that their options need.
-void count_from_state(OptimizerImpl& optimizer, std::size_t g) {
-    const Group& group = optimizer.groups[g];
+// Counts steps from the next one on for parameters without the state that their options need now.
+void count_from_state(OptimizerImpl& optimizer, const Group& group, unsigned used_before) {
     if (!optimizer.kind->counts_from_state || !optimizer.steps.defined()) return;
-    if (used_state(optimizer, group) == 0) return;
+    if (used_before != 0 || used_state(optimizer, group) == 0) return;
     for (std::size_t i = group.first; i < group.first + group.count; ++i)
         if (!optimizer.slots[i].state[0].defined()) optimizer.steps.select(0, std::int64_t(i)).zero_();
 }
@@ -182,8 +181,10 @@ void Optimizer::set_option(const std::string& name, double value, std::size_t gr
     std::vector<double> options = impl_->groups[group].options;
     options[at] = value;
     check_options(impl_->type + std::string(".set_option"), *impl_->kind, options);
-    impl_->groups[group].options = std::move(options);
-    count_from_state(*impl_, group);
+    Group& changed = impl_->groups[group];
+    const unsigned used_before = used_state(*impl_, changed);
+    changed.options = std::move(options);
+    count_from_state(*impl_, changed, used_before);
 }
 
 }  // namespace mezzo::optim

@@ -97,6 +97,10 @@ private:
                     const T x = T(load(matrix, dtype, batch * stride + line * line_step + l * term_step) *
                                   block_factor(p, factors, line, l / 32, factors == a_factors_));
                     values.push_back(p.tf32 ? T(to_tf32(float(x))) : x);
+                    // The tiles are multiplied whole: zeros with the factors of their padding.
+                    for (std::int64_t block = l + 1 < k_ ? 0 : p.k / 32; l + 1 == k_ && block % 4 != 0;
+                         ++block)
+                        values.back() += T(0 * block_factor(p, factors, line, block, factors == a_factors_));
                 }
         return values;
     }

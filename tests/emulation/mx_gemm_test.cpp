@@ -72,6 +72,20 @@ TEST_CASE("mx products: the library multiplies codes with scales of blocks", "[c
     CHECK(cuda::gemm_fallbacks().invalid == before.invalid);
 }
 
+// Tiles of 4 blocks are padded: with 9 blocks the memory behind the factors counts.
+TEST_CASE("mx products: the check of an algorithm does not read what its memory held before",
+          "[cuda][gemm][emulation]") {
+    const OnDevice fresh(100);
+    const std::uint64_t before = cuda::gemm_fallbacks().products;
+    for (const std::int64_t bytes : {512, 1024, 2048, 4096, 1 << 20, 1 << 24})
+        static_cast<void>(full({bytes}, 255, {.dtype = uint8, .device = Device{DeviceType::cuda}}));
+    const Blocks x(32, 48, 288);
+    CHECK(x.error(bfloat16, Activation::relu, true) <= 0x1p-7);
+    CHECK(fake_lt.last_problem.scales == Granularity::block32);
+    CHECK(fake_lt.last_problem.epilogue == Epilogue::relu_bias);
+    CHECK(cuda::gemm_fallbacks().products == before);
+}
+
 TEST_CASE("mx products: blocks have the epilogues of other scales", "[cuda][gemm][emulation]") {
     const std::pair<Activation, Epilogue> wanted[] = {{Activation::none, Epilogue::bias},
                                                       {Activation::relu, Epilogue::relu_bias},

@@ -6,6 +6,7 @@
 
 #include "autograd/op.h"
 #include "kernels/elementwise.h"
+#include "mezzo/pointwise_ops.h"
 #include "ops/common.h"
 #include "tests/support/op_cases.h"
 #include "tests/support/op_inputs.h"

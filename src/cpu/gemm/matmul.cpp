@@ -264,13 +264,8 @@ void linear_weight_grad(In in, const kernels::LinearWeightGrad& at, Out out) {
     std::copy_n(g.a_sums, g.m, reinterpret_cast<float*>(out[1]->bytes()));
 }
 
-constexpr KernelEntry entries[] = {kernel_entry<matmul>(),
-                                   kernel_entry<linear>(),
-                                   kernel_entry<merged_linear>(),
-                                   kernel_entry<linear_input_grad>(),
-                                   kernel_entry<linear_weight_grad>(),
-                                   kernel_entry<quantized_linear>()};
-constinit const KernelList matmul_list = entries;
+constinit const KernelList matmul_list =
+    kernel_list<matmul, linear, merged_linear, linear_input_grad, linear_weight_grad, quantized_linear>;
 
 }  // namespace cpu_kernels
 }  // namespace mezzo
