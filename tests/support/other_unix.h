@@ -35,6 +35,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <thread>  // waits by syscall()
+
 #pragma GCC poison accept4 pipe2 gettid sched_getaffinity sched_setaffinity cpu_set_t syscall memfd_create
 #pragma GCC poison fallocate posix_fallocate posix_fadvise sync_file_range renameat2 copy_file_range mremap
 #pragma GCC poison dlmopen dladdr1 dlinfo dl_iterate_phdr secure_getenv program_invocation_name
