@@ -8,10 +8,12 @@
 #include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
 #include "mezzo/fmt.h"
+#include "mezzo/index_ops.h"
 #include "mezzo/ops.h"
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/shape_ops.h"
+#include "mezzo/sort_ops.h"
 #include "tests/support/support.h"
 
 using namespace mezzo;
