@@ -53,7 +53,7 @@ struct GenerateOptions {
     std::int64_t max_new_tokens = 64;  // not negative
     SamplingOptions sampling = {};
     std::uint64_t seed = 0;
-    std::optional<std::int64_t> eos_token_id = {};  // of the vocabulary; ends a text, and is its last
+    std::optional<std::int64_t> eos_token_id = {};  // in the vocabulary; ends a text, as its last token
     bool cache = true;                              // false: computes the whole text for each token
     bool pack_weights = true;  // opens an InferenceMode: faster on the CPU, with a second copy of the weights
     OnToken on_token = [](std::size_t, std::int64_t) { return true; };

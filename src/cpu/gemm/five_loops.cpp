@@ -312,8 +312,8 @@ private:
 
 // Number of steps of k that are packed at once: few, which leaves room in the L2 cache for more columns,
 // unless C would be read and written for more than 16 ranges, or a large one needs a float32 copy for its
-// sums. If op(A) has to be packed and C is small, they
-// are so few that the panels stay in the L2 cache next to C.
+// sums. If op(A) has to be packed and C is small, they are so few that the panels stay in the L2 cache next
+// to C.
 std::int64_t steps_at_once(const GemmKernels& kernels, const Gemm& g) {
     constexpr std::int64_t small_c = std::int64_t(1) << 18, floats = std::int64_t(1) << 16;
     const bool few = !g.b_packed && g.k <= 16 * short_k && kernels.depth == 1 &&
