@@ -331,17 +331,19 @@ TEST_CASE("conv kernels: numbers of images around pairs of them", "[conv]") {
                 check(t);
             }
         // More products than are paired at once.
-        for (const Dtype weight_grad : {float32, bfloat16})
-            check({.n = 11,
-                   .h = 64,
-                   .w = 65,
-                   .c = 24,
-                   .o = 9,
-                   .kernel = 3,
-                   .padding = 1,
-                   .dtype = bfloat16,
-                   .beta = 1,
-                   .weight_grad = weight_grad});
+        for (const Dtype weight_grad : {float32, bfloat16}) {
+            const Case t{.n = 11,
+                         .h = 64,
+                         .w = 65,
+                         .c = 24,
+                         .o = 9,
+                         .kernel = 3,
+                         .padding = 1,
+                         .dtype = bfloat16,
+                         .beta = 1,
+                         .weight_grad = weight_grad};
+            check_weight_grad(t, Operands(t));
+        }
     });
 }
 
