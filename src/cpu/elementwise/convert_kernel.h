@@ -45,9 +45,7 @@ void convert_to_odd(const void* src, void* dst, std::int64_t n) {
     convert_each<double>(src, dst, n, [](double x) { return round_to_odd(x); });
 }
 void booleans_to_float(const void* src, void* dst, std::int64_t n) {
-    const std::uint8_t* const from = static_cast<const std::uint8_t*>(src);
-    float* const to = static_cast<float*>(dst);
-    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] != 0 ? 1.0f : 0.0f;
+    convert_each<std::uint8_t>(src, dst, n, [](std::uint8_t x) { return x != 0 ? 1.0f : 0.0f; });
 }
 
 // detail::rounded_code() of dtype.h.
