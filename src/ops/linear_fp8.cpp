@@ -82,9 +82,8 @@ public:
         const QuantizedBoth qx =
             codes_of_x(x, reads_x && saves_codes() ? Wanted::both : Wanted::matrix, recorded);
         for (std::size_t i = 0; i < parts_; ++i) {
-            const bool makes_columns = needs(context, 0) && (by_tensor() || is_cached(i));
             const QuantizedBoth qw =
-                weight_codes(i, weights[i], makes_columns ? Wanted::both : Wanted::matrix, recorded);
+                weight_codes(i, weights[i], needs(context, 0) ? Wanted::both : Wanted::matrix, recorded);
             const Fp8Result z =
                 product(qx.matrix, qw.matrix, in.size() > 1 + parts_ ? in[1 + parts_ + i] : Tensor(),
                         {.dtype = low_, .activation = activation_, .saves_pre_activation = saves_z});
@@ -108,6 +107,7 @@ public:
         const Tensors dzs = columns_of_parts(before_activation(dy, context));
         Tensors result(context.needs_grad.size());
         Tensor dx;
+        Quantized qx;  // made for the first weight that needs it
         for (std::size_t i = 0; i < parts_; ++i) {
             const Tensor& dz = dzs[i];
             const bool reads_columns = needs(context, 1 + i) && fp8_.weight_grad == amp::WeightGrad::fp8;
@@ -122,7 +122,7 @@ public:
                 dx = dx.defined() ? dx + part : part;
             }
             if (needs(context, 1 + i))
-                result[1 + i] = cast(weight_gradient(dz, qdz, context), dtypes_[1 + i]);
+                result[1 + i] = cast(weight_gradient(dz, qdz, context, qx), dtypes_[1 + i]);
             if (needs(context, 1 + parts_ + i))
                 result[1 + parts_ + i] = cast(bias_grad(dz, float32), dtypes_[1 + parts_ + i]);
         }
@@ -132,10 +132,10 @@ public:
 
 private:
     // The saved tensors: x in 16 bit or as codes of the transposed matrix, its scale, and the tensor that the
-    // activation's gradient reads; then for each weight its 16-bit form, codes of the transposed matrix, and
-    // their scale. Tensors that no gradient reads are undefined.
+    // activation's gradient reads; then for each weight its 16-bit form, the codes of the transposed matrix,
+    // their scale, and the scale's inverse. Tensors that no gradient reads are undefined.
     enum Saved : std::uint8_t { of_x, of_scale, of_activation, of_weights };
-    enum SavedOfWeight : std::uint8_t { in_16bit, as_codes, of_codes, saved_per_weight };
+    enum SavedOfWeight : std::uint8_t { in_16bit, as_codes, of_codes, inverse, saved_per_weight };
     struct Weight {
         Ref<Fp8Weight> state;  // null: its codes are made for each call
         std::uint64_t version;
@@ -213,17 +213,16 @@ private:
     }
     // Codes of the transposed weight i, as the gradient of x reads them.
     Quantized columns_of_weight(const autograd::Context& context, std::size_t i) const {
-        if (!by_tensor())
-            return weight_codes(i, saved_weight(context, i), Wanted::transposed, false).transposed;
-        return {saved_weight(context, i, as_codes), saved_weight(context, i, of_codes)};
+        return {saved_weight(context, i, as_codes), saved_weight(context, i, of_codes),
+                saved_weight(context, i, inverse)};
     }
     void save_weight(autograd::Context& context, std::size_t i, const Tensor& low,
                      const Quantized& codes) const {
         const std::size_t first = of_weights + i * saved_per_weight;
         context.saved[first + in_16bit] = low;
-        if (!by_tensor()) return;  // the gradient of x reads other codes
         context.saved[first + as_codes] = codes.codes;
         context.saved[first + of_codes] = codes.scale;
+        context.saved[first + inverse] = codes.inverse;
     }
 
     // The columns of g [rows, out features of all weights] of each weight.
@@ -243,13 +242,14 @@ private:
         return through_activation(activation_, dy, matrix_of(context.saved[of_activation]));
     }
 
-    Tensor weight_gradient(const Tensor& dz, const QuantizedBoth& qdz,
-                           const autograd::Context& context) const {
+    // qx: the codes of the transposed x, which all weights share; made here if undefined.
+    Tensor weight_gradient(const Tensor& dz, const QuantizedBoth& qdz, const autograd::Context& context,
+                           Quantized& qx) const {
         const Tensor& x = context.saved[of_x];
         if (fp8_.weight_grad == amp::WeightGrad::low) return product_as(dz.t(), x, float32);
-        const Quantized qx = saves_codes()
-                                 ? Quantized{x, context.saved[of_scale]}
-                                 : operands(x, {}, Fp8Operand::input, Wanted::transposed).both.transposed;
+        if (!qx.codes.defined())
+            qx = saves_codes() ? Quantized{x, context.saved[of_scale]}
+                               : operands(x, {}, Fp8Operand::input, Wanted::transposed).both.transposed;
         return product(qdz.transposed, qx);
     }
 
