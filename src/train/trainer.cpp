@@ -190,7 +190,8 @@ void Trainer::step(bool ends_epoch) {
     }
     if (options_.on_step) (*options_.on_step)(status_);
     agree_to_stop();
-    if (every(options_.checkpoint_every) && !stopping_ && !ends_epoch) save();
+    if (every(options_.checkpoint_every) && !ended() && !ends_epoch)
+        save();  // after the last step end_epoch() saves, with the evaluation and the callback behind it
 }
 
 // Reads the losses, which stay on the device until then.

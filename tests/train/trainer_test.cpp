@@ -194,6 +194,32 @@ TEST_CASE("trainer: stopped anywhere and resumed it is the uninterrupted trainin
     }
 }
 
+TEST_CASE("trainer: killed in its last evaluation and resumed, a training is evaluated", "[training]") {
+    const Folder folder;
+    int evaluations = 0, epochs = 0;
+    const auto fit = [&](const std::string& path, int failing) {
+        TrainerParts parts;
+        const auto evaluate = [&] {
+            if (++evaluations == failing) throw std::runtime_error("killed");
+            return io::Metrics{{"norm", sum(square(parts.net(ones({2, 8})))).item<double>()}};
+        };
+        Trainer trainer(parts.net, *parts.optimizer,
+                        {.max_steps = 4,
+                         .evaluate = evaluate,
+                         .on_epoch = [&](const TrainingStatus&) { ++epochs; },
+                         .checkpoints = path,
+                         .checkpoint_every = 2,
+                         .resume = true});
+        const Ended ended = trainer.fit(*parts.loader, parts.loss());
+        CHECK(ended == Ended::finished);
+        return trainer.status().metrics;
+    };
+    const io::Metrics whole = fit(folder.file("whole"), 0);
+    CHECK_THROWS_WITH(fit(folder.file("killed"), 2), "killed");
+    CHECK(fit(folder.file("killed"), 0) == whole);
+    CHECK(epochs == 2);
+}
+
 TEST_CASE("trainer: modules in eval mode stay so, also when the evaluation throws", "[training]") {
     TrainerParts parts;
     nn::Sequential net{nn::Linear(8, 12), nn::BatchNorm1d(12), nn::Linear(12, 3)};
