@@ -1,6 +1,7 @@
 // Sampling of one token from its logits, on the host.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/philox.h"
 #include "mezzo/error.h"
@@ -36,13 +37,15 @@ float checked_maximum(const std::vector<float>& logits) {
     return top[0];
 }
 
+// Logits of float32 stay finite: a difference of two infinite ones is NaN.
 void penalize(std::vector<float>& logits, std::vector<std::int64_t> text, double penalty) {
     std::sort(text.begin(), text.end());
     text.erase(std::unique(text.begin(), text.end()), text.end());
     for (const std::int64_t id : text) {
         if (id < 0 || id >= std::int64_t(logits.size())) continue;
         float& x = logits[std::size_t(id)];
-        x = float(x > 0 ? x / penalty : x * penalty);
+        constexpr double limit = std::numeric_limits<float>::max();
+        if (x != -INFINITY) x = float(std::clamp(x > 0 ? x / penalty : x * penalty, -limit, limit));
     }
 }
 

@@ -214,6 +214,12 @@ TEST_CASE("sample_token: tokens that are there already get less likely", "[gener
           0);  // once, not twice
     CHECK(sample_token({-1, -1.5f}, {0}, {.repetition_penalty = 2, .temperature = 0}) == 1);
     CHECK(sample_token({-1, -1.5f}, {-3, 99}, {.repetition_penalty = 2, .temperature = 0}) == 0);
+    // A logit that the penalty takes beyond float32 is the largest finite number, not infinite.
+    int drawn[3] = {};
+    for (std::uint64_t step = 0; step < 64; ++step)
+        ++drawn[sample_token({1, -5, 2}, {0, 2}, {.repetition_penalty = 1e-39}, {.step = step})];
+    CHECK((drawn[0] > 0 && drawn[1] == 0 && drawn[2] > 0));
+    CHECK(sample_token({-INFINITY, -2}, {0, 1}, {.repetition_penalty = 1e39}) == 1);
 }
 
 TEST_CASE("sample_token refuses numbers that mean nothing", "[generate]") {
