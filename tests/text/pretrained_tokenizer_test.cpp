@@ -2,6 +2,7 @@
 // tests/text/pretrained_reference_test.py compares whole tokenizers with the reference.
 #include "mezzo/text/pretrained_tokenizer.h"
 
+#include <fmt/format.h>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -113,6 +114,32 @@ TEST_CASE("pretrained tokenizer: added tokens are found before the text is cut",
           "a|[X]|b");
     CHECK_THAT(refusal(file(words_model, R"(, "added_tokens": [{"id": 7, "content": "b"}])")),
                Contains("\"b\" has the id 7, but in the model it has 2"));
+}
+
+TEST_CASE("pretrained tokenizer: of added tokens that the normalizer makes equal the special one is found",
+          "[tokenizer]") {
+    const auto with = [](const char* upper, const char* lower) {
+        const auto token = [](int id, const char* content, const char* special) {
+            return fmt::format(R"({{"id": {}, "content": "{}", "normalized": true, "special": {}}})", id,
+                               content, special);
+        };
+        return Tokenizer::from_json(
+            file(words_model, blanks + R"(, "normalizer": {"type": "Lowercase"}, "added_tokens": [)" +
+                                  token(7, "X", upper) + ", " + token(8, "x", lower) + "]"));
+    };
+    CHECK(ids(with("false", "false"), "a X x b") == Ids{1, 7, 7, 2});
+    CHECK(ids(with("true", "true"), "a X x b") == Ids{1, 7, 7, 2});
+    CHECK(ids(with("false", "true"), "a X x b") == Ids{1, 8, 8, 2});
+}
+
+TEST_CASE("pretrained tokenizer: a special token that the model has twice is left out under both ids",
+          "[tokenizer]") {
+    const Tokenizer tokenizer = Tokenizer::from_json(
+        file(R"({"type": "Unigram", "unk_id": 0, "vocab": [["<u>", 0], ["a", -1], ["<u>", -9]]})",
+             R"(, "added_tokens": [{"id": 2, "content": "<u>", "special": true}])"));
+    CHECK(ids(tokenizer, "axa<u>") == Ids{1, 0, 1, 2});
+    CHECK(tokenizer.decode(Ids{1, 0, 1, 2}) == "a a");
+    CHECK(tokenizer.decode(Ids{1, 0, 1, 2}, false) == "a <u> a <u>");
 }
 
 TEST_CASE("pretrained tokenizer: added tokens take white space, stand alone, and the longest wins",

@@ -36,9 +36,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Model& model, con
         tokens_.push_back(std::move(token));
         by_content_.emplace(tokens_.back().content, tokens_.size() - 1);
     }
-    std::vector<std::string> keys[2];
-    for (std::size_t i = 0; i < tokens_.size(); ++i) {
-        const AddedToken& token = tokens_[i];
+    for (const AddedToken& token : tokens_) {
         Text text(token.content);
         if (token.normalized)
             for (const auto& normalizer : normalizers) {
@@ -46,11 +44,18 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Model& model, con
                 check_growth(text, 0);
             }
         decoded_.push_back(text.bytes());
-        if (text.empty()) continue;  // nothing is left to search for
-        keys[token.normalized].push_back(text.bytes());
-        finders_[token.normalized].tokens.push_back(i);
-        finders_[token.normalized].starts[static_cast<unsigned char>(text.bytes()[0])] = true;
     }
+    // Of tokens that the normalizer makes equal, special ones come before others, then the earlier before the
+    // later. A trie keeps the last of equal keys.
+    std::vector<std::string> keys[2];
+    for (const bool special : {false, true})
+        for (std::size_t i = tokens_.size(); i-- > 0;) {
+            if (tokens_[i].special != special || decoded_[i].empty()) continue;  // "": nothing to search for
+            Finder& finder = finders_[tokens_[i].normalized];
+            keys[tokens_[i].normalized].push_back(decoded_[i]);
+            finder.tokens.push_back(i);
+            finder.starts[static_cast<unsigned char>(decoded_[i][0])] = true;
+        }
     for (const int normalized : {0, 1}) finders_[normalized].trie = Trie(keys[normalized]);
 }
 

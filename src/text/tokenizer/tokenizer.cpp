@@ -100,7 +100,9 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_speci
     for (const std::int64_t id : ids) {
         const std::string& plain = token(id);
         const tokenizer::AddedToken* const added = parts.added.token(id);
-        if (added && added->special && skip_special) continue;
+        // The model may have a special token twice, with another id than the added one.
+        const tokenizer::AddedToken* const same = added ? added : parts.added.token(parts.added.id(plain));
+        if (same && same->special && skip_special) continue;
         texts.push_back(added ? *parts.added.decoded(id) : plain);
     }
     for (const tokenizer::Decoder& decoder : parts.decoders) decoder(texts);
