@@ -45,6 +45,23 @@ __device__ Vec<Code, pack> codes_of(const Vec<T, pack>& v, float scale, float la
     return codes;
 }
 
+// Takes the tiles of a matrix one after another: load(r, c, i) for each pack of elements, at (r, c) in the
+// tile and with index i in the matrix, then store(row, column) of the tile's first element.
+template <int pack, class Load, class Store>
+__device__ void for_tiles(std::int64_t rows, std::int64_t cols, const Load& load, const Store& store) {
+    const std::int64_t across = (cols + tile - 1) / tile, tiles = across * ((rows + tile - 1) / tile);
+    for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const std::int64_t row = t / across * tile, column = t % across * tile;
+        for (int item = int(threadIdx.x); item < tile * tile / pack; item += int(threads)) {
+            const int r = item / (tile / pack), c = item % (tile / pack) * pack;
+            if (row + r < rows && column + c < cols) load(r, c, (row + r) * cols + column + c);
+        }
+        __syncthreads();
+        store(row, column);
+        __syncthreads();
+    }
+}
+
 // Writes the codes of one tile, from shared memory, as rows of the transposed matrix.
 template <class Code> __device__ void store_columns(const QuantizeArguments& q,
                                                     const Code (&codes)[tile][tile + 4], std::int64_t row,
@@ -79,24 +96,15 @@ __global__ void code_kernel(QuantizeArguments q, const float* parts, int count, 
     const float scale = kernels::fp8_scale(top, largest, q.exact, q.factor);
     if (first) *q.scale = scale, *q.inverse = 1 / scale;
     const auto* const x = static_cast<const T*>(q.x);
-    const std::int64_t across = (q.cols + tile - 1) / tile, tiles = across * ((q.rows + tile - 1) / tile);
-    for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const std::int64_t row = t / across * tile, column = t % across * tile;
-        for (int item = int(threadIdx.x); item < tile * tile / pack; item += int(threads)) {
-            const int r = item / (tile / pack), c = item % (tile / pack) * pack;
-            if (row + r >= q.rows || column + c >= q.cols) continue;
-            const std::int64_t at = (row + r) * q.cols + column + c;
-            const auto made = codes_of<Code>(*reinterpret_cast<const Vec<T, pack>*>(x + at), scale, largest);
-            if (q.codes != nullptr)
-                *reinterpret_cast<Vec<Code, pack>*>(static_cast<Code*>(q.codes) + at) = made;
-            MEZZO_UNROLL
-            for (int i = 0; i < pack; ++i) codes[r][c + i] = made.v[i];
-        }
-        if (q.transposed == nullptr) continue;
-        __syncthreads();
-        store_columns(q, codes, row, column);
-        __syncthreads();
-    }
+    const auto load = [&](int r, int c, std::int64_t at) {
+        const auto made = codes_of<Code>(*reinterpret_cast<const Vec<T, pack>*>(x + at), scale, largest);
+        if (q.codes != nullptr) *reinterpret_cast<Vec<Code, pack>*>(static_cast<Code*>(q.codes) + at) = made;
+        MEZZO_UNROLL
+        for (int i = 0; i < pack; ++i) codes[r][c + i] = made.v[i];
+    };
+    for_tiles<pack>(q.rows, q.cols, load, [&](std::int64_t row, std::int64_t column) {
+        if (q.transposed != nullptr) store_columns(q, codes, row, column);
+    });
 }
 
 // A warp takes one row after another: its largest magnitude, then its codes.
@@ -142,31 +150,29 @@ template <class T, class Code, int pack> __global__ void block_kernel(BlockArgum
     const auto* const x = static_cast<const T*>(q.x);
     const int line = int(threadIdx.x) % tile, first = int(threadIdx.x) / tile % 2 * fp8_block;
     const bool takes_rows = threadIdx.x < threads / 2;
-    const std::int64_t across = (q.cols + tile - 1) / tile, tiles = across * ((q.rows + tile - 1) / tile);
-    for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const std::int64_t row = t / across * tile, column = t % across * tile;
-        for (int item = int(threadIdx.x); item < tile * tile / pack; item += int(threads)) {
-            const int r = item / (tile / pack), c = item % (tile / pack) * pack;
-            if (row + r >= q.rows || column + c >= q.cols) continue;
-            const auto from = *reinterpret_cast<const Vec<T, pack>*>(x + (row + r) * q.cols + column + c);
-            MEZZO_UNROLL
-            for (int i = 0; i < pack; ++i) values[r][c + i] = from.v[i];
-        }
-        __syncthreads();
+    const auto load = [&](int r, int c, std::int64_t at) {
+        const auto from = *reinterpret_cast<const Vec<T, pack>*>(x + at);
+        MEZZO_UNROLL
+        for (int i = 0; i < pack; ++i) values[r][c + i] = from.v[i];
+    };
+    for_tiles<pack>(q.rows, q.cols, load, [&](std::int64_t row, std::int64_t column) {
         if (takes_rows && q.matrix.codes != nullptr && row + line < q.rows && column + first < q.cols)
             store_block<Code>(q.matrix, ((row + line) * q.cols + column + first) / fp8_block, largest,
                               [&](int i) { return to_float(values[line][first + i]); });
         if (!takes_rows && q.transposed.codes != nullptr && column + line < q.cols && row + first < q.rows)
             store_block<Code>(q.transposed, ((column + line) * q.rows + row + first) / fp8_block, largest,
                               [&](int i) { return to_float(values[first + i][line]); });
-        __syncthreads();
-    }
+    });
+}
+
+// Blocks of a kernel that takes tiles of a matrix.
+unsigned tile_grid(std::int64_t rows, std::int64_t cols) {
+    const std::int64_t tiles = (rows + tile - 1) / tile * ((cols + tile - 1) / tile);
+    return unsigned(std::min(tiles, std::int64_t(grid_limit(threads))));
 }
 
 template <class T, class Code, int pack> void run_blocks(const BlockArguments& q) {
-    const std::int64_t tiles = (q.rows + tile - 1) / tile * ((q.cols + tile - 1) / tile);
-    const auto limit = std::int64_t(grid_limit(threads));
-    launch(block_kernel<T, Code, pack>, static_cast<unsigned>(std::min(tiles, limit)), threads, 0, q,
+    launch(block_kernel<T, Code, pack>, tile_grid(q.rows, q.cols), threads, 0, q,
            static_cast<float>(dtype_info(q.dtype).max));
 }
 
@@ -178,10 +184,8 @@ template <class T, class Code, int pack> void run(const QuantizeArguments& q) {
     const unsigned blocks = std::min(grid_for((n / pack + 3) / 4, threads), unsigned(most_parts));
     const Scratch parts(Device(DeviceType::cuda, current_device()), most_parts * std::int64_t(sizeof(float)));
     launch(largest_kernel<T, pack>, blocks, threads, 0, static_cast<const T*>(q.x), n, parts.as<float>());
-    const std::int64_t tiles = (q.rows + tile - 1) / tile * ((q.cols + tile - 1) / tile);
-    const auto limit = std::int64_t(grid_limit(threads));
-    launch(code_kernel<T, Code, pack>, static_cast<unsigned>(std::min(tiles, limit)), threads, 0, q,
-           parts.as<float>(), int(blocks), largest);
+    launch(code_kernel<T, Code, pack>, tile_grid(q.rows, q.cols), threads, 0, q, parts.as<float>(),
+           int(blocks), largest);
 }
 
 // Calls f with the types of the elements of x and of the codes, and with the elements that a thread reads
