@@ -165,7 +165,8 @@ template <class A> Tensor wide_loss(const Op<A>& op, const Tensor& input, const 
 }
 template <class A>
 Tensor loss(const Op<A>& op, const Tensor& input, const Tensor& target, const std::type_identity_t<A>& at) {
-    return finished_loss(wide_loss(op, input, target, at), input, promote(input.dtype(), target.dtype()));
+    const Tensor wide = wide_loss(op, input, target, at);  // checks the dtypes before promote() does
+    return finished_loss(wide, input, promote(input.dtype(), target.dtype()));
 }
 
 // `weight` in the dtype of the values, to whose shape it broadcasts.
