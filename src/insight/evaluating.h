@@ -2,18 +2,22 @@
 // observers are notified of them.
 #pragma once
 
+#include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/eval_mode.h"
 
 namespace mezzo::insight {
 
-// Turns off the training flags of all modules, and turns on requires_grad of all parameters, while it lives.
+// Turns off the training flags of all modules, and turns on requires_grad of all parameters but 8-bit
+// weights, while it lives.
 class [[nodiscard]] Evaluating {
 public:
     explicit Evaluating(nn::Module& model) : mode_(model) {
-        for (const Tensor& p : model.parameters())
-            if (!p.requires_grad()) frozen_.push_back(p);
-        model.unfreeze();
+        for (const Tensor& p : model.parameters()) {
+            if (p.requires_grad() || is_quantized(p)) continue;
+            frozen_.push_back(p);
+            p.set_requires_grad(true);
+        }
     }
     ~Evaluating() {
         for (const Tensor& p : frozen_) p.set_requires_grad(false);

@@ -12,6 +12,8 @@
 #include "insight/evaluating.h"
 #include "insight/flops.h"
 #include "insight/si_number.h"
+#include "mezzo/amp.h"
+#include "mezzo/quantize.h"
 #include "nn/module_paths.h"
 
 namespace mezzo::nn {
@@ -80,6 +82,8 @@ std::int64_t own_parameters(Module& module) {
     return own.count;
 }
 
+std::int64_t bytes_of(const Tensor& x) { return x.numel() * std::int64_t(size_of(x.dtype())); }
+
 // "1,234,567".
 std::string grouped(std::int64_t number) {
     const std::string digits = fmt::format("{}", number);
@@ -112,7 +116,10 @@ Summary detail::summarize(Module& model, const autograd::Callback<void()>& forwa
     {
         const insight::Evaluating evaluating(model);
         const Watcher watcher(model);
+        amp::Fp8State fp8(model);
+        const StateDict histories = fp8.state_dict();
         forward();
+        fp8.load_state_dict(histories);
         for (const auto& [path, module] : modules) {
             ModuleSummary& entry = result.modules.emplace_back();
             entry.path = path;
@@ -128,9 +135,12 @@ Summary detail::summarize(Module& model, const autograd::Callback<void()>& forwa
     result.trainable = model.num_parameters(true);
     for (const auto& [name, tensor] : model.named_buffers()) {
         result.buffers += tensor.numel();
-        result.bytes += tensor.numel() * std::int64_t(size_of(tensor.dtype()));
+        result.bytes += bytes_of(tensor);
     }
-    for (const Tensor& p : model.parameters()) result.bytes += p.numel() * std::int64_t(size_of(p.dtype()));
+    for (const Tensor& p : model.parameters()) {
+        result.bytes += bytes_of(p);
+        if (const Tensor scale = weight_scale(p); scale.defined()) result.bytes += bytes_of(scale);
+    }
     result.flops = result.modules.front().flops;
     return result;
 }

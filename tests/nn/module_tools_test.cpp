@@ -313,6 +313,50 @@ public:
 
 }  // namespace
 
+TEST_CASE("summary: 8-bit weights, which require no gradient", "[module][quantize]") {
+    struct Small : nn::Module {
+        nn::Linear body{64, 32}, head{32, 8};
+        Tensor operator()(const Tensor& x) const { return head(body(x)); }
+        MEZZO_MODULE(Small, body, head)
+    } net;
+    const nn::Summary before = nn::summary(net, ones({2, 64}));
+    nn::quantize_weights(net.body);
+    net.head.freeze();
+    const nn::Summary summary = nn::summary(net, ones({2, 64}));
+    CHECK(summary.modules[1].ran);
+    CHECK(summary.modules[1].output == Shape{2, 32});
+    CHECK(summary.flops == before.flops);
+    CHECK(summary.parameters == before.parameters);
+    CHECK(summary.trainable == 32);
+    CHECK_FALSE(net.head.weight.requires_grad());
+    // The codes, two scales in bfloat16 for each row, and the others in float32.
+    CHECK(before.bytes - summary.bytes == 4 * 64 * 32 - (64 * 32 + 2 * 2 * 32));
+}
+
+TEST_CASE("summary: the history of a float8 layer stays as it was", "[module]") {
+    nn::Linear layer(32, 16);
+    optim::SGD optimizer(layer.parameters(), {.lr = 0.1});
+    const amp::Fp8State state(layer);
+    const auto delayed = [] {
+        return amp::AutocastOptions{.dtype = bfloat16,
+                                    .fp8 = amp::Fp8{.recipe = amp::Recipe::delayed, .least_size = 16}};
+    };
+    const auto summarize = [&] {
+        const amp::Autocast scope(delayed());
+        return nn::summary(layer, full({16, 32}, 100));
+    };
+    CHECK(summarize().modules[0].ran);
+    CHECK(state.state_dict().empty());
+    {
+        const amp::Autocast scope(delayed());
+        layer(ones({16, 32})).sum().backward();
+    }
+    optimizer.step();
+    const std::vector<double> before = values_of(state.state_dict());
+    (void)summarize();
+    CHECK(values_of(state.state_dict()) == before);
+}
+
 TEST_CASE("module: one that contains itself is refused", "[module]") {
     Outer net;
     net.inner.outer = &net;

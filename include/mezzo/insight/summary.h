@@ -31,7 +31,7 @@ struct Summary {
     std::vector<ModuleSummary> modules;  // the model first, then depth first
     std::int64_t parameters = 0, trainable = 0;
     std::int64_t buffers = 0;  // elements
-    // Size of parameters and buffers in their dtypes.
+    // Size of parameters and buffers in their dtypes, and of the scales of 8-bit weights.
     std::int64_t bytes = 0;
     double flops = 0;  // 2 per multiplication and addition of matrix products, convolutions and attention
     // Parameters that an op has read but no module and no optimizer lists, such as "float32 [3], read by mul
@@ -47,10 +47,10 @@ namespace detail {
 [[nodiscard]] Summary summarize(Module& model, const autograd::Callback<void()>& forward);
 }
 
-// Runs model(inputs...) once in eval mode, and restores the training flags and requires_grad. A module is
-// found by the parameters that its ops read, by nn::ModuleScope, or by standing in a Sequential, ModuleList
-// or ModuleDict; others are listed without an output, and so is an activation that Sequential fuses with the
-// layer before it.
+// Runs model(inputs...) once in eval mode, and restores training flags, requires_grad, and the histories of
+// Recipe::delayed (mezzo/amp.h). A module is found by the parameters that its ops read, by nn::ModuleScope,
+// or by standing in a Sequential, ModuleList or ModuleDict; others are listed without an output, and so is an
+// activation that Sequential fuses with the layer before it.
 template <class M, class... Inputs> [[nodiscard]] Summary summary(M& model, const Inputs&... inputs) {
     return detail::summarize(model, [&] { static_cast<void>(model(inputs...)); });
 }
