@@ -64,8 +64,9 @@ void check_options(const QuantizeWeightsOptions& o) {
 void check_weight(const std::string& name, const Tensor& weight) {
     check(weight.dim() == 2 && is_floating(weight.dtype()), ErrorKind::value, "quantize_weights: ", name,
           " is ", weight.dtype(), " ", weight.shape(), ", no floating matrix [out, in]");
-    check(all(isfinite(weight)).item<bool>(), ErrorKind::value, "quantize_weights: ", name,
-          " has elements that are not finite");
+    const Tensor numbers = weight.dtype() == float64 ? weight.to(float32) : weight;
+    check(all(isfinite(numbers)).item<bool>(), ErrorKind::value, "quantize_weights: ", name,
+          " has elements that are not finite in float32");
 }
 
 }  // namespace

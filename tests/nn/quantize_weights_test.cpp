@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <utility>
 
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"
@@ -381,13 +382,15 @@ TEST_CASE("quantize_weights: errors change nothing", "[quantize]") {
                Contains("quantize_weights: dtype is float8_e5m2; it must be int8 or float8_e4m3fn"));
     CHECK_THAT(error_message([&] { nn::quantize_weights(net, {.group = 48}); }, ErrorKind::value),
                Contains("quantize_weights: group is 48; it must be a positive multiple of 32"));
-    {
+    for (const auto& [dtype, number] :
+         {std::pair{float32, std::numeric_limits<double>::infinity()}, std::pair{float64, 1e300}}) {
+        net.to(dtype);
         const NoGrad plain;
-        net.at<nn::Linear>(1).weight[1][3].fill_(std::numeric_limits<double>::infinity());
+        net.at<nn::Linear>(1).weight[1][3].fill_(number);
+        CHECK_THAT(error_message([&] { nn::quantize_weights(net); }, ErrorKind::value),
+                   Contains("quantize_weights: 1.weight has elements that are not finite in float32"));
+        CHECK(net.at<nn::Linear>(0).weight.dtype() == dtype);
     }
-    CHECK_THAT(error_message([&] { nn::quantize_weights(net); }, ErrorKind::value),
-               Contains("quantize_weights: 1.weight has elements that are not finite"));
-    CHECK(net.at<nn::Linear>(0).weight.dtype() == float32);
     CHECK_THAT(error_message(
                    [&] {
                        (void)dequantize_weight(ones({2, 2}));
