@@ -258,6 +258,11 @@ TEST_CASE("onnx: one_hot is exported as the ops that it is made of elsewhere", "
     CHECK(refusal(classes) == "exported");
 }
 
+TEST_CASE("onnx: isfinite() of booleans and integers is exported", "[io]") {
+    CHECK(refusal([](const Tensor& x) { return isfinite(gt(x, 0)); }) == "exported");
+    CHECK(refusal([](const Tensor& x) { return isfinite(cast(x, int64)); }) == "exported");
+}
+
 TEST_CASE("onnx: what depends on the size of the batch is refused, or fixed", "[io]") {
     const auto mean_of_batch = [](const Tensor& x) { return x / double(x.size(0)); };
     CHECK(
