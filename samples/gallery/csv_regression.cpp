@@ -3,10 +3,8 @@
 #include <mezzo/data/table.h>
 #include <mezzo/mezzo.h>
 
-#include <fstream>
+#include <exception>
 #include <iostream>
-#include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,45 +13,25 @@ namespace nn = mezzo::nn;
 
 namespace {
 
-mz::Tensor read_csv(std::istream& file) {  // [rows, columns]
-    std::vector<float> values;
-    std::int64_t rows = 0;
-    std::string line, cell;
-    std::getline(file, line);  // the header
-    while (std::getline(file, line)) {
-        std::istringstream cells(line);
-        while (std::getline(cells, cell, ',')) values.push_back(std::stof(cell));
-        ++rows;
-    }
-    if (rows == 0) throw std::runtime_error("the table has no rows");
-    return mz::Tensor::from(values, values.size()).reshape({rows, -1});
+mz::Tensor read_csv(const std::string& path) {  // [rows, columns]
+    const mz::data::Table table = mz::data::read_csv(path);
+    std::vector<std::string> names;
+    for (const mz::data::Column& column : table.columns()) names.push_back(column.name);
+    return table.numbers(names);
 }
 
-std::string made_table() {
-    std::ostringstream out;
-    out << "age,income,weight,price\n";
+mz::Tensor made_table() {
     const mz::Tensor x = mz::rand({400, 3});
     const mz::Tensor y =
         3 * x[{mz::ellipsis, 0}] - 2 * x[{mz::ellipsis, 1}] * x[{mz::ellipsis, 2}] + 0.05 * mz::randn(400);
-    for (std::int64_t i = 0; i < x.size(0); ++i) {
-        for (const mz::Tensor& value : x[i]) out << value.item<float>() << ',';
-        out << y[i].item<float>() << '\n';
-    }
-    return out.str();
+    return mz::cat({x, y.unsqueeze(1)}, 1);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
     mz::manual_seed(1);
-    mz::Tensor table;
-    if (argc > 1) {
-        std::ifstream file(argv[1]);
-        table = read_csv(file);
-    } else {
-        std::istringstream file(made_table());
-        table = read_csv(file);
-    }
+    mz::Tensor table = argc > 1 ? read_csv(argv[1]) : made_table();
     table = (table - table.mean(0)) / table.std(0);
     table = table.index_select(0, mz::randperm(table.size(0)));  // rows in random order
     const std::int64_t split = table.size(0) * 4 / 5;
@@ -73,4 +51,7 @@ int main(int argc, char** argv) {
     const double r2 = 1 - (error / test_y.var({}, {.correction = 0})).item<double>();
     std::cout << "the first rows:\n" << table[mz::Slice(0, 3)] << "\nR2 on the test rows: " << r2 << '\n';
     return r2 > 0.9 ? 0 : 1;
+} catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
 }

@@ -97,9 +97,8 @@ template <class Managed> struct Lent {
 
 template <class Managed> Managed* lend(const Tensor& x) {
     check(x.defined(), ErrorKind::value, "to_dlpack: the tensor is undefined");
-    auto* const lent = new Lent<Managed>(x);
     if (x.device().type() != DeviceType::cpu) synchronize(x.device());
-    return &lent->managed;
+    return &(new Lent<Managed>(x))->managed;
 }
 
 // Calls the deleter, unless ownership has been transferred to a tensor.
