@@ -221,8 +221,11 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
     std::vector<std::size_t> targets(state.size(), own.size());
     std::vector<bool> given(own.size());
     for (std::size_t i = 0; i < state.size(); ++i)
-        if (const auto found = known.find(state[i].first); found != known.end())
+        if (const auto found = known.find(state[i].first); found != known.end()) {
+            check(!given[found->second], ErrorKind::value, type_name(), ".load_state_dict: ", state[i].first,
+                  " is there twice");
             given[targets[i] = found->second] = true;
+        }
     const StateScales scales(state, targets, own);
     std::vector<WeightCopy> copies;
     for (std::size_t i = 0; i < state.size(); ++i) {

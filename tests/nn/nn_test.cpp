@@ -114,6 +114,12 @@ TEST_CASE("module: a wrong state names what is wrong and changes nothing", "[nn]
     CHECK_THROWS_AS(net.load_state_dict(wrong), Error);
     net.load_state_dict(wrong, false);
     CHECK(floats(net.blocks[0].inner.weight) == floats(wrong[1].second));
+    for (const bool strict : {true, false}) {
+        StateDict twice = net.snapshot();
+        twice.push_back({twice[1].first, zeros(twice[1].second.shape())});
+        CHECK_THROWS_WITH(net.load_state_dict(twice, strict), Contains(twice[1].first + " is there twice"));
+        CHECK(floats(net.blocks[0].inner.weight) == floats(wrong[1].second));
+    }
 }
 
 TEST_CASE("module: to() keeps the tensors' identity, so optimizers stay valid", "[nn]") {
