@@ -302,7 +302,7 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
 struct Padding {
     std::int64_t dim, before, after;
 };
-// x, of any dtype but those of storage, with elements added to some dimensions: `value` with
+// x, of any dtype that is not for storage only, with elements added to some dimensions: `value` with
 // PadMode::constant, else x continued as in PyTorch's modes of these names. Error(value) where reflect would
 // add as many elements as the dimension has, or circular more, and for a dimension that is listed twice.
 [[nodiscard]] Tensor pad(const Tensor& x, const std::vector<Padding>& padding,

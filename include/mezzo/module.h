@@ -139,7 +139,7 @@ public:
     [[nodiscard]] StateDict snapshot() const { return state_dict().clone(); }
     // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with
     // nothing changed, when a name is missing, unexpected or of another shape; the text lists all of them.
-    // Throws also for a name that is there twice. strict = false ignores missing and unexpected names.
+    // strict = false ignores missing and unexpected names. A name that is there twice is an Error(value).
     void load_state_dict(const StateDict& state, bool strict = true);
 
     // Moves parameters, their gradients and buffers. The tensors stay the same objects, so optimizers made

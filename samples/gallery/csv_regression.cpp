@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ namespace {
 
 mz::Tensor read_csv(const std::string& path) {  // [rows, columns]
     const mz::data::Table table = mz::data::read_csv(path);
+    if (table.size() < 10 || table.columns().size() < 2)
+        throw std::runtime_error(path + ": too small a table; it needs 10 rows and 2 columns");
     std::vector<std::string> names;
     for (const mz::data::Column& column : table.columns()) names.push_back(column.name);
     return table.numbers(names);

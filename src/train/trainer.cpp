@@ -190,8 +190,8 @@ void Trainer::step(bool ends_epoch) {
     }
     if (options_.on_step) (*options_.on_step)(status_);
     agree_to_stop();
-    if (every(options_.checkpoint_every) && !ended() && !ends_epoch)
-        save();  // after the last step end_epoch() saves, with the evaluation and the callback behind it
+    // The last step is saved by end_epoch(), after its evaluation and callback.
+    if (every(options_.checkpoint_every) && !ended() && !ends_epoch) save();
 }
 
 // Reads the losses, which stay on the device until then.

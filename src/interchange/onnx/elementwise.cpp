@@ -181,7 +181,7 @@ template <const char* type> Value logical(const Call& call) { return of_two(call
 Value logical_not(const Call& call) { return call.emit("Not", {call.graph.converted(call.in[0], boolean)}); }
 Value is_finite(const Call& call) {
     const Value x = call.in[0];
-    if (!is_floating(call.graph.dtype(x))) return call.emit("Equal", {x, x});
+    if (!is_floating(call.graph.dtype(x))) return call.emit("Equal", {x, x});  // true
     return call.emit("Not", {call.emit("Or", {call.emit("IsInf", {x}), call.emit("IsNaN", {x})})});
 }
 
