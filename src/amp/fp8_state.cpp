@@ -1,4 +1,4 @@
-// Fp8State: saves and loads the histories next to the weights (ops/fp8_weight.h).
+// Fp8State: saves and loads the histories next to the weights (ops/gemm/fp8_weight.h).
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "core/step_recorder.h"
 #include "mezzo/amp.h"
 #include "mezzo/ops.h"
-#include "ops/fp8_weight.h"
+#include "ops/gemm/fp8_weight.h"
 
 namespace mezzo::amp {
 

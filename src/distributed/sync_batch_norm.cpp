@@ -9,7 +9,7 @@
 #include "mezzo/norm_layers.h"
 #include "mezzo/ops.h"
 #include "mezzo/reduce_ops.h"
-#include "ops/running_statistics.h"
+#include "ops/norm/running_statistics.h"
 
 namespace mezzo::distributed {
 

@@ -14,7 +14,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "mezzo/quantize.h"
-#include "ops/fp8_weight.h"
+#include "ops/gemm/fp8_weight.h"
 
 using namespace mezzo;
 using amp::Autocast;

@@ -8,7 +8,7 @@
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"
 #include "mezzo/quantize.h"
-#include "ops/fp8_product.h"
+#include "ops/gemm/fp8_product.h"
 
 using namespace mezzo;
 using amp::Autocast;

@@ -6,7 +6,7 @@
 #include "mezzo/device.h"
 #include "mezzo/ops.h"
 #include "mezzo/quantize.h"
-#include "ops/fp8_product.h"
+#include "ops/gemm/fp8_product.h"
 #include "tests/third_backend/backend.h"
 
 using namespace mezzo;

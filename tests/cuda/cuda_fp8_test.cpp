@@ -10,7 +10,7 @@
 #include "cuda/runtime/devices.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
-#include "ops/fp8_product.h"
+#include "ops/gemm/fp8_product.h"
 #include "tests/cpu/gemm_options_scope.h"
 #include "tests/support/both_devices.h"
 

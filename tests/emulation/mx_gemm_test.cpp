@@ -5,7 +5,7 @@
 
 #include "cuda/gemm/fallbacks.h"
 #include "mezzo/mezzo.h"
-#include "ops/fp8_product.h"
+#include "ops/gemm/fp8_product.h"
 #include "tests/emulation/tuned.h"
 #include "tests/support/folder.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "mezzo/image_ops.h"
-#include "ops/conv.h"
+#include "ops/conv/conv.h"
 #include "tests/support/conv_reference.h"
 
 namespace mezzo::test {
