@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "core/backend.h"
-#include "core/user_cache.h"
+#include "core/system/user_cache.h"
 #include "cpu/amx/amx.h"
 #include "cpu/gemm/choice.h"
 #include "cpu/isa/cpu_name.h"

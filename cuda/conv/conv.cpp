@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/storage.h"
+#include "core/memory/storage.h"
 #include "core/tensor_impl.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "core/storage.h"
+#include "core/memory/storage.h"
 #include "core/tensor_impl.h"
 #include "cuda/visit_dtype.cuh"
 #include "mezzo/error.h"

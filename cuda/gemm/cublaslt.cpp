@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "core/allocator.h"
+#include "core/memory/allocator.h"
 #include "core/step_recorder.h"
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/runtime/clear_error.h"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/allocator.h"
+#include "core/memory/allocator.h"
 #include "core/step_recorder.h"
 #include "cuda/runtime/runtime.h"
 

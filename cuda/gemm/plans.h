@@ -13,7 +13,7 @@
 #include "cuda/gemm/lt.h"
 
 namespace mezzo {
-struct Block;  // core/allocator.h
+struct Block;  // core/memory/allocator.h
 }
 
 namespace mezzo::cuda {

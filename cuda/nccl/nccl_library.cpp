@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/shared_library.h"
+#include "core/system/shared_library.h"
 #include "cuda/nccl/nccl.h"
 
 namespace mezzo::cuda::nccl {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/shared_library.h"
+#include "core/system/shared_library.h"
 #include "cuda/runtime/cupti.h"
 #include "mezzo/error.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/log_line.h"
+#include "core/system/log_line.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/error.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "core/staging.h"
+#include "core/memory/staging.h"
 
 namespace mezzo::cuda {
 

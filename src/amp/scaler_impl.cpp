@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "core/enumerators.h"
-#include "core/log_line.h"
 #include "core/step_recorder.h"
+#include "core/system/log_line.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::amp {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/scale_state.h"
+#include "core/gradient/scale_state.h"
 #include "mezzo/grad_scaler.h"
 #include "optim/optimizer.h"
 
@@ -54,8 +54,8 @@ struct ScalerImpl {
     PerOptimizer& ready_to_step(const optim::Optimizer& optimizer);
     void set_scale(const Tensor& new_scale);
     void set_state(const ScaleValues& values);
-    // Returns the id (core/scale_state.h) of the scale that scale() multiplies by. While a step is captured,
-    // its graph follows the id: each replay uses the current one.
+    // Returns the id (core/gradient/scale_state.h) of the scale that scale() multiplies by. While a step is
+    // captured, its graph follows the id: each replay uses the current one.
     ScaleState current_scale();
     // Gives the scale a new id, because it may have changed. Gradients with the old id are refused
     // afterwards.

@@ -9,8 +9,8 @@
 
 #include "autograd/autocast_state.h"
 #include "core/enumerators.h"
+#include "core/memory/storage.h"
 #include "core/step_recorder.h"
-#include "core/storage.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"
 

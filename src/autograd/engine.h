@@ -17,7 +17,7 @@
 
 #include "autograd/backward_listener.h"
 #include "autograd/op.h"
-#include "core/scale_state.h"
+#include "core/gradient/scale_state.h"
 #include "core/thread_state.h"
 
 namespace mezzo {

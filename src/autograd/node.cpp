@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "autograd/extra.h"
-#include "core/free_list.h"
-#include "core/leaf_state.h"
-#include "core/scale_state.h"
+#include "core/gradient/leaf_state.h"
+#include "core/gradient/scale_state.h"
+#include "core/memory/free_list.h"
 #include "core/thread_state.h"
 
 namespace mezzo {

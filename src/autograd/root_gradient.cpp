@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "core/backend.h"
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "mezzo/ops.h"

@@ -1,13 +1,14 @@
 // Records how a captured step uses the gradients of leaves. Before a replay it checks that the gradients are
 // as the capture found them; after the replay it gives the leaves the gradients of the capture. The slots of
-// the gradients (core/gradient_slot.h) report to the step's recorder (core/step_recorder.h), which calls it.
+// the gradients (core/gradient/gradient_slot.h) report to the step's recorder (core/step_recorder.h), which
+// calls it.
 #pragma once
 
 #include <functional>
 #include <unordered_map>
 #include <vector>
 
-#include "core/scale_state.h"
+#include "core/gradient/scale_state.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -25,8 +26,8 @@ public:
     void used(TensorImpl& leaf);
     // A leaf's gradient is dropped or replaced, whatever it was.
     void replaced(TensorImpl& leaf);
-    // The step has changed the scale state (core/scale_state.h) of a gradient. known: `parts` is the whole
-    // state, whatever it was before the step; otherwise `parts` are added to it.
+    // The step has changed the scale state (core/gradient/scale_state.h) of a gradient. known: `parts` is the
+    // whole state, whatever it was before the step; otherwise `parts` are added to it.
     void note_scale_state(TensorImpl& leaf, bool known, ScaleState parts);
     // Replays require that the gradient does not have all of these parts at this point of the step.
     void require_not_scale_state(TensorImpl& leaf, ScaleState parts);

@@ -9,7 +9,7 @@
 #include "autograd/autocast_state.h"
 #include "capture/capture_consensus.h"
 #include "capture/step_graph.h"
-#include "core/gradient_hook.h"
+#include "core/gradient/gradient_hook.h"
 
 namespace mezzo::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "core/gradient_hook.h"
+#include "core/gradient/gradient_hook.h"
 #include "core/random_offset.h"
 #include "core/tensor_impl.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 
 namespace mezzo {
 

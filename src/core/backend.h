@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "core/internal.h"
-#include "core/staging.h"
+#include "core/memory/staging.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -32,8 +32,8 @@ struct Backend {
     void* (*end_capture)(int index) = nullptr;
     void (*launch_graph)(int index, void* graph) = nullptr;
     void (*destroy_graph)(int index, void* graph) = nullptr;  // does not throw
-    // Makes host memory for copies that overlap the device's work (core/staging.h); returns null if there is
-    // not enough of it. The pointer is null if the device cannot copy while it works.
+    // Makes host memory for copies that overlap the device's work (core/memory/staging.h); returns null if
+    // there is not enough of it. The pointer is null if the device cannot copy while it works.
     std::unique_ptr<StagingBuffer> (*make_staging)(int index, std::size_t bytes) = nullptr;
     // The reason why there is no device, such as a driver that is too old, or why some GPUs are left out; ""
     // if all devices of the machine can be used. The pointer is null if the backend always has one.

@@ -8,8 +8,8 @@
 
 #include <functional>
 
+#include "core/gradient/scale_state.h"
 #include "core/internal.h"
-#include "core/scale_state.h"
 #include "core/thread_state.h"
 #include "mezzo/tensor.h"
 
@@ -43,13 +43,13 @@ public:
     // Whether a tensor's memory was allocated by the step.
     virtual bool owns(const Tensor& x) const = 0;
 
-    // Called by gradient slots (core/gradient_slot.h). The gradient of a leaf, or its absence, is used: if it
-    // comes from before the step, replays require it at the address that it has now.
+    // Called by gradient slots (core/gradient/gradient_slot.h). The gradient of a leaf, or its absence, is
+    // used: if it comes from before the step, replays require it at the address that it has now.
     virtual void gradient_used(TensorImpl& leaf) = 0;
     // The gradient is dropped or replaced, whatever it was.
     virtual void gradient_replaced(TensorImpl& leaf) = 0;
-    // The step has changed the scale state (core/scale_state.h) of the gradient. known: `state` is the whole
-    // state, whatever it was before the step; otherwise `state` is added to it.
+    // The step has changed the scale state (core/gradient/scale_state.h) of the gradient. known: `state` is
+    // the whole state, whatever it was before the step; otherwise `state` is added to it.
     virtual void scale_state_changed(TensorImpl& leaf, bool known, ScaleState state) = 0;
     // Replays require that the gradient does not have all of these parts at this point of the step.
     virtual void require_not_scale_state(TensorImpl& leaf, ScaleState parts) = 0;

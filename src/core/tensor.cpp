@@ -2,8 +2,8 @@
 #include <new>
 
 #include "core/enumerators.h"
-#include "core/free_list.h"
-#include "core/grad_meta.h"
+#include "core/gradient/grad_meta.h"
+#include "core/memory/free_list.h"
 #include "core/step_recorder.h"
 #include "core/storage_codes.h"
 #include "core/tensor_impl.h"

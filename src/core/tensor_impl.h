@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/gradient_slot.h"
+#include "core/gradient/gradient_slot.h"
 #include "core/internal.h"
-#include "core/ref.h"
-#include "core/storage.h"
+#include "core/memory/ref.h"
+#include "core/memory/storage.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {
@@ -37,7 +37,7 @@ struct Copy16 {
 struct MEZZO_INTERNAL GradMeta {
     bool requires_grad = false;
     bool no_fp8 = false;  // a weight that products read in 16 bit under Autocast with fp8: set_fp8()
-    // An nn::Parameter that no module and no optimizer has listed (core/unlisted.h).
+    // An nn::Parameter that no module and no optimizer has listed (core/gradient/unlisted.h).
     std::atomic<bool> unlisted{false};
     bool embedding = false;    // a table of which a step reads few rows
     GradientSlot gradient;     // of a leaf

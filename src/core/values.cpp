@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "core/backend.h"
-#include "core/staging.h"
+#include "core/memory/staging.h"
 #include "core/step_recorder.h"
 #include "core/storage_codes.h"
 

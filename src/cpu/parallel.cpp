@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/processors.h"
+#include "core/system/processors.h"
 #include "mezzo/error.h"
 
 namespace mezzo::cpu {

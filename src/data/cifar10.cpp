@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "core/regular_file.h"
+#include "core/system/regular_file.h"
 #include "core/tensor_impl.h"
 #include "cpu/parallel.h"
 #include "io/whole_file.h"

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "core/file_kind.h"
+#include "core/system/file_kind.h"
 #include "data/table_cells.h"
 #include "io/json.h"
 #include "io/whole_file.h"

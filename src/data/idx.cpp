@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/file_kind.h"
-#include "core/regular_file.h"
+#include "core/system/file_kind.h"
+#include "core/system/regular_file.h"
 #include "core/tensor_impl.h"
 #include "mezzo/data/loader.h"
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/enumerators.h"
-#include "core/file_kind.h"
+#include "core/system/file_kind.h"
 #include "data/color.h"
 #include "data/image_codec.h"
 #include "io/whole_file.h"

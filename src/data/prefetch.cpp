@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/backend.h"
-#include "core/staging.h"
+#include "core/memory/staging.h"
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "kernels/self_check.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "core/memory_error.h"
+#include "core/memory/memory_error.h"
 #include "data/epoch_order.h"
 #include "mezzo/autograd.h"
 #include "mezzo/ops.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/memory_error.h"
+#include "core/memory/memory_error.h"
 #include "data/pixels.h"
 
 namespace mezzo::data {

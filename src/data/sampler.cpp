@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/memory_error.h"
+#include "core/memory/memory_error.h"
 #include "core/philox.h"
 #include "mezzo/error.h"
 

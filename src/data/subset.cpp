@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/memory_error.h"
+#include "core/memory/memory_error.h"
 #include "data/epoch_order.h"
 #include "mezzo/autograd.h"
 #include "mezzo/data/collate.h"

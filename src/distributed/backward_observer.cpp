@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "autograd/extra.h"
-#include "core/grad_meta.h"
+#include "core/gradient/grad_meta.h"
 
 namespace mezzo::distributed {
 

@@ -9,7 +9,7 @@
 
 #include "autograd/backward_listener.h"
 #include "autograd/op.h"
-#include "core/gradient_hook.h"
+#include "core/gradient/gradient_hook.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo::distributed {

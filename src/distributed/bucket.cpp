@@ -1,6 +1,6 @@
 #include "distributed/bucket.h"
 
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 #include "core/tensor_impl.h"
 #include "mezzo/ops.h"
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/storage.h"
+#include "core/memory/storage.h"
 #include "distributed/bucket_layout.h"
 #include "mezzo/tensor.h"
 

@@ -10,8 +10,8 @@
 #include <random>
 #include <utility>
 
-#include "core/log_line.h"
-#include "core/processors.h"
+#include "core/system/log_line.h"
+#include "core/system/processors.h"
 #include "distributed/exit_reason.h"
 #include "distributed/store_messages.h"
 #include "distributed/store_server.h"

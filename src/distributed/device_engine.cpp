@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/log_line.h"
+#include "core/system/log_line.h"
 #include "mezzo/error.h"
 
 namespace mezzo::distributed {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/processors.h"
+#include "core/system/processors.h"
 #include "distributed/control.h"
 #include "distributed/environment.h"
 #include "distributed/gloo_library.h"

@@ -5,7 +5,7 @@
 
 #include "autograd/autocast_state.h"
 #include "core/fnv1a.h"
-#include "core/leaf_state.h"
+#include "core/gradient/leaf_state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "capture/capture_consensus.h"
-#include "core/gradient_hook.h"
+#include "core/gradient/gradient_hook.h"
 #include "distributed/bucket_layout.h"
 #include "distributed/call_record.h"
 #include "distributed/group_impl.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "autograd/autocast_state.h"
-#include "core/flat_view.h"
-#include "core/memory_hook.h"
+#include "core/memory/flat_view.h"
+#include "core/memory/memory_hook.h"
 #include "core/step_recorder.h"
 #include "distributed/rank_checks.h"
 #include "mezzo/autograd.h"

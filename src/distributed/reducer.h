@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "capture/capture_consensus.h"
-#include "core/gradient_slot.h"
+#include "core/gradient/gradient_slot.h"
 #include "distributed/backward_observer.h"
 #include "distributed/bucket.h"
 #include "distributed/gradient_readiness.h"

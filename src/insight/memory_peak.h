@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 
 namespace mezzo::insight {
 

@@ -1,5 +1,5 @@
 // Re-runs a skipped step under a RangeTrace and restores gradients, buffers, generator and float8 histories.
-#include "core/gradient_slot.h"
+#include "core/gradient/gradient_slot.h"
 #include "core/tensor_impl.h"
 #include "mezzo/amp.h"
 #include "mezzo/autograd.h"

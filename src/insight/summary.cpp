@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "autograd/op_observer.h"
-#include "core/unlisted.h"
+#include "core/gradient/unlisted.h"
 #include "insight/evaluating.h"
 #include "insight/flops.h"
 #include "insight/si_number.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "core/file_kind.h"
+#include "core/system/file_kind.h"
 #include "interchange/npy.h"
 #include "interchange/zip.h"
 #include "io/elements.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "core/file_kind.h"
+#include "core/system/file_kind.h"
 #include "core/tensor_impl.h"
 #include "io/elements.h"
 #include "io/json.h"

@@ -10,9 +10,9 @@
 #include <ctime>
 #include <system_error>
 
-#include "core/file_kind.h"
-#include "core/log_line.h"
-#include "core/regular_file.h"
+#include "core/system/file_kind.h"
+#include "core/system/log_line.h"
+#include "core/system/regular_file.h"
 #include "mezzo/error.h"
 
 namespace mezzo::io {

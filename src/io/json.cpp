@@ -6,8 +6,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "core/file_kind.h"
 #include "core/sorting.h"
+#include "core/system/file_kind.h"
 #include "mezzo/error.h"
 
 namespace mezzo::io {

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "core/file_kind.h"
 #include "core/sorting.h"
+#include "core/system/file_kind.h"
 #include "core/visit_dtype.h"
 #include "io/crc.h"
 #include "io/digest.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/file_kind.h"
+#include "core/system/file_kind.h"
 #include "io/file.h"
 #include "mezzo/error.h"
 

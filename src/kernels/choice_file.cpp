@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "core/fnv1a.h"
-#include "core/user_cache.h"
+#include "core/system/user_cache.h"
 
 namespace mezzo {
 namespace {

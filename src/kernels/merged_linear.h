@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "core/rows.h"
 #include "kernels/matmul.h"
 

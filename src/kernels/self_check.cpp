@@ -10,10 +10,10 @@
 #include <optional>
 
 #include "core/backend.h"
-#include "core/build_id.h"
-#include "core/log_line.h"
-#include "core/separate_memory.h"
+#include "core/memory/separate_memory.h"
 #include "core/step_recorder.h"
+#include "core/system/build_id.h"
+#include "core/system/log_line.h"
 #include "kernels/registry.h"
 #include "mezzo/error.h"
 #include "mezzo/version.h"

@@ -2,7 +2,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/leaf_state.h"
+#include "core/gradient/leaf_state.h"
 #include "core/tensor_impl.h"
 #include "mezzo/any_module.h"
 #include "mezzo/autograd.h"

@@ -14,10 +14,10 @@
 #include <unordered_set>
 
 #include "core/enumerators.h"
-#include "core/log_line.h"
-#include "core/scale_state.h"
+#include "core/gradient/scale_state.h"
+#include "core/gradient/unlisted.h"
+#include "core/system/log_line.h"
 #include "core/tensor_impl.h"
-#include "core/unlisted.h"
 #include "mezzo/autograd.h"
 #include "mezzo/nn.h"
 #include "nn/replace.h"

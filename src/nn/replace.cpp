@@ -2,8 +2,8 @@
 
 #include <functional>
 
-#include "core/flat_view.h"
-#include "core/leaf_state.h"
+#include "core/gradient/leaf_state.h"
+#include "core/memory/flat_view.h"
 #include "core/sorting.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"

@@ -11,7 +11,7 @@ namespace mezzo::nn {
 void replace_elements(const Tensor& tensor, const Tensor& value);
 
 // Moves the elements of contiguous tensors into one allocation, directly behind each other
-// (core/flat_view.h), by replace_elements(). Does nothing if they lie like that already, or differ in
+// (core/memory/flat_view.h), by replace_elements(). Does nothing if they lie like that already, or differ in
 // dtype or device.
 MEZZO_INTERNAL void place_side_by_side(const Tensors& tensors);
 

@@ -1,7 +1,7 @@
 // Conversions between dtypes and devices, and copies.
 #include "core/backend.h"
 #include "core/enumerators.h"
-#include "core/staging.h"
+#include "core/memory/staging.h"
 #include "core/step_recorder.h"
 #include "kernels/copy.h"
 #include "mezzo/autograd.h"

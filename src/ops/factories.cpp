@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/enumerators.h"
-#include "core/memory_error.h"
+#include "core/memory/memory_error.h"
 #include "core/philox.h"
 #include "core/random_offset.h"
 #include "core/tensor_impl.h"

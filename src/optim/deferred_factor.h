@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "core/gradient_hook.h"
-#include "core/gradient_slot.h"
+#include "core/gradient/gradient_hook.h"
+#include "core/gradient/gradient_slot.h"
 #include "core/tensor_impl.h"
 #include "kernels/step.h"
 

@@ -8,8 +8,8 @@
 #include <ostream>
 #include <unordered_map>
 
+#include "core/gradient/unlisted.h"
 #include "core/step_recorder.h"
-#include "core/unlisted.h"
 #include "mezzo/ops.h"
 
 namespace mezzo::optim {

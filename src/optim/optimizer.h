@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "core/gradient/scale_state.h"
 #include "core/internal.h"
-#include "core/scale_state.h"
 #include "mezzo/optim.h"
 #include "optim/optimizer_type.h"
 #include "optim/shard_sync.h"
@@ -153,7 +153,7 @@ void make_missing_copies16(OptimizerImpl& optimizer);
 // the update kernel needs: whatever can throw does so here, before gradients and parameters change.
 // conditional: the update is skipped if StepState says found_inf.
 GradientList plan_update(OptimizerImpl& optimizer, bool conditional, PendingFactors scaling);
-// Throws Error(state), "op: …; advice", if has_parts() (core/scale_state.h) is true of a gradient of the
+// Throws Error(state), "op: …; advice", if has_parts() (core/gradient/scale_state.h) is true of a gradient of the
 // optimizer.
 void refuse_scale_state(const char* op, const OptimizerImpl& optimizer, ScaleState parts, const char* advice);
 // Updates every parameter that has a gradient with gradient * scale, unless `conditional` and StepState says
@@ -180,7 +180,7 @@ void make_masters(OptimizerImpl& optimizer, const std::vector<std::size_t>& indi
 void refresh_master(const OptimizerImpl& optimizer, Slot& slot);
 // The master of a slot with has_master(), as float32, of the slot's shape.
 Tensor master_of(const Slot& slot);
-// Notifies the states of the parameters (core/leaf_state.h) that a step has run or was skipped.
+// Notifies the states of the parameters (core/gradient/leaf_state.h) that a step has run or was skipped.
 void end_step(OptimizerImpl& optimizer);
 // Brings applied and skipped up to date; waits for the device if it has to.
 void read_counts(OptimizerImpl& optimizer);

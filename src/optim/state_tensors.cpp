@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "kernels/narrow_state.h"
 #include "mezzo/ops.h"
 #include "optim/arena.h"
@@ -156,9 +156,9 @@ void drop_unless_all(const Placed* begin, const Placed* end) {
     }
 }
 
-// Makes the 16-bit copies that are missing. Parameters that are contiguous in memory (core/flat_view.h)
-// get contiguous copies, so that a product that reads the parameters as one reads the copies as one, too. If
-// one of them is missing, all of them are made anew.
+// Makes the 16-bit copies that are missing. Parameters that are contiguous in memory
+// (core/memory/flat_view.h) get contiguous copies, so that a product that reads the parameters as one reads
+// the copies as one, too. If one of them is missing, all of them are made anew.
 void make_copies16(OptimizerImpl& optimizer, const std::vector<std::size_t>& indices, Device device,
                    bool conditional) {
     std::vector<Slot*> slots, fresh;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "autograd/ready_backward.h"
-#include "core/leaf_state.h"
+#include "core/gradient/leaf_state.h"
 #include "core/step_recorder.h"
 #include "kernels/step_copies.h"
 #include "mezzo/record_function.h"

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <limits>
 
-#include "core/ref.h"
+#include "core/memory/ref.h"
 #include "cpu/parallel.h"
 #include "io/whole_file.h"
 #include "mezzo/error.h"

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 
 #include "core/enumerators.h"
-#include "core/log_line.h"
+#include "core/system/log_line.h"
 #include "mezzo/distributed/state.h"
 #include "mezzo/train/checkpoint.h"
 

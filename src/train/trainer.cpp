@@ -5,7 +5,7 @@
 
 #include "autograd/op_observer.h"
 #include "core/enumerators.h"
-#include "core/unlisted.h"
+#include "core/gradient/unlisted.h"
 #include "mezzo/eval_mode.h"
 #include "mezzo/nn.h"
 #include "mezzo/ops.h"

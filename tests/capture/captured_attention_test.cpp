@@ -2,7 +2,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"

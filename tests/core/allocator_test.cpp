@@ -1,4 +1,4 @@
-#include "core/allocator.h"
+#include "core/memory/allocator.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

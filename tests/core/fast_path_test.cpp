@@ -6,8 +6,8 @@
 #include <string>
 #include <type_traits>
 
-#include "core/build_id.h"
-#include "core/log_line.h"
+#include "core/system/build_id.h"
+#include "core/system/log_line.h"
 #include "kernels/choice_file.h"
 #include "mezzo/cuda.h"
 #include "mezzo/device.h"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/processors.h"
+#include "core/system/processors.h"
 #include "mezzo/error.h"
 #include "tests/support/folder.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "autograd/autocast_state.h"
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "cpu/gemm/repeated_product.h"
 #include "cpu/isa/isa.h"
 #include "mezzo/autocast.h"

@@ -2,7 +2,7 @@
 // wait gives wrong values; if it lies inside, the thread sanitizer reports the use.
 #include <catch2/catch.hpp>
 
-#include "core/gradient_hook.h"
+#include "core/gradient/gradient_hook.h"
 #include "core/tensor_impl.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "distributed/bucket.h"
 #include "distributed/gradient_readiness.h"
 #include "mezzo/insight/insight.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/allocator.h"
+#include "core/memory/allocator.h"
 #include "cuda/gemm/fallbacks.h"
 #include "cuda/gemm/plans.h"
 #include "mezzo/error.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/free_list.h"
+#include "core/memory/free_list.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/mezzo.h"
 #include "mezzo/models/bert.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/staging.h"
+#include "core/memory/staging.h"
 #include "core/step_recorder.h"
 #include "cuda/runtime/runtime.h"
 #include "mezzo/data/prefetch.h"

@@ -31,18 +31,18 @@ from gpu.build import lists  # noqa: E402
 
 EMULATOR = lists('tests/meson.build')['emulator_sources']
 CUDA = lists('cuda/meson.build')
-BACKEND = [*CUDA['cuda_sources'], *CUDA['cuda_kernels'], 'src/core/allocator.cpp']
+BACKEND = [*CUDA['cuda_sources'], *CUDA['cuda_kernels'], 'src/core/memory/allocator.cpp']
 GROUPS = {
     'attention': {
         'sources': ['cuda/attention/attention.cu', 'cuda/attention/attention_grad.cu', 'cuda/attention/flash_attention.cu',
-                    'cuda/attention/flash_attention_grad.cu', 'cuda/backend.cpp', 'src/core/allocator.cpp'],
+                    'cuda/attention/flash_attention_grad.cu', 'cuda/backend.cpp', 'src/core/memory/allocator.cpp'],
         'tests': ['tests/cuda/cuda_attention_test.cpp', 'tests/cuda/mma_test.cpp', 'tests/cuda/mma_kernels.cu', 'tests/support/support.cpp'],
         # what the slow builds run: a few blocks of everything
         'cases': {'thread': 'mma:*,cuda attention: small*', 'address': 'mma:*,cuda attention: small*'},
     },
     'conv': {
         'sources': ['cuda/conv/conv.cpp', 'cuda/conv/conv_implicit.cu', 'cuda/conv/conv_implicit_weight.cu',
-                    'cuda/conv/conv_implicit_weight_bf16.cu', 'cuda/conv/im2col.cu', 'cuda/backend.cpp', 'src/core/allocator.cpp'],
+                    'cuda/conv/conv_implicit_weight_bf16.cu', 'cuda/conv/im2col.cu', 'cuda/backend.cpp', 'src/core/memory/allocator.cpp'],
         'tests': ['tests/cuda/cuda_conv_test.cpp', 'tests/cuda/cuda_implicit_conv_test.cpp', 'tests/support/support.cpp'],
         'cases': {'thread': 'cuda conv: small*', 'address': 'cuda conv: small*,cuda conv: no pixels*,cuda conv: matrices*'},
     },

@@ -2,7 +2,7 @@
 // states, summaries.
 #include <catch2/catch.hpp>
 
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "mezzo/data/loader.h"
 #include "mezzo/data/transforms.h"
 #include "mezzo/insight/insight.h"

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "autograd/autocast_state.h"
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "mezzo/amp.h"
 #include "mezzo/attention_ops.h"
 #include "mezzo/autocast.h"

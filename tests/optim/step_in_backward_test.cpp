@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 #include "core/tensor_impl.h"
 #include "mezzo/capture.h"
 #include "mezzo/mezzo.h"

@@ -2,7 +2,7 @@
 // tensor is a fault. Otherwise mezzo's allocator cuts tensors out of larger allocations.
 #pragma once
 
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 
 namespace mezzo::ptx {
 

@@ -15,8 +15,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/build_id.h"
-#include "core/log_line.h"
+#include "core/system/build_id.h"
+#include "core/system/log_line.h"
 #include "cpu/amx/tile_gemm.h"
 #include "cpu/buffer.h"
 #include "cpu/elementwise/convert.h"

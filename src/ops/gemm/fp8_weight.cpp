@@ -6,7 +6,7 @@
 
 #include "autograd/autocast_state.h"
 #include "autograd/op_observer.h"
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 #include "ops/common.h"

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/leaf_state.h"
+#include "core/gradient/leaf_state.h"
 #include "mezzo/matmul_precision.h"
 #include "mezzo/tensor.h"
 #include "ops/gemm/fp8_product.h"

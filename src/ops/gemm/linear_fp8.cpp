@@ -15,7 +15,7 @@
 #include "autograd/autocast_state.h"
 #include "autograd/extra.h"
 #include "autograd/report.h"
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 #include "kernels/matmul.h"
 #include "kernels/merged_linear.h"
 #include "ops/gemm/fp8_product.h"

@@ -1,6 +1,6 @@
 // Hook on the gradients of leaves: data parallelism reduces them between processes, deferred unscaling
-// multiplies them by a factor that is pending. The gradient's slot (core/gradient_slot.h) calls its hooks
-// before anybody uses the gradient.
+// multiplies them by a factor that is pending. The gradient's slot (core/gradient/gradient_slot.h) calls its
+// hooks before anybody uses the gradient.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ref.h"
+#include "core/memory/ref.h"
 #include "core/thread_state.h"
 #include "mezzo/tensor.h"
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/allocator.h"
 #include "core/internal.h"
+#include "core/memory/allocator.h"
 #include "core/thread_state.h"
 
 namespace mezzo {

@@ -1,4 +1,4 @@
-#include "core/allocator.h"
+#include "core/memory/allocator.h"
 
 #include <fmt/format.h>
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <mutex>
 
-#include "core/gradient_hook.h"
+#include "core/gradient/gradient_hook.h"
 #include "core/internal.h"
-#include "core/ref.h"
+#include "core/memory/ref.h"
 #include "core/tensor_impl.h"
 #include "mezzo/tensor.h"
 

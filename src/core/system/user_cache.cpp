@@ -1,4 +1,4 @@
-#include "core/user_cache.h"
+#include "core/system/user_cache.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "core/internal.h"
-#include "core/ref.h"
+#include "core/memory/ref.h"
 #include "mezzo/device.h"
 
 namespace mezzo {

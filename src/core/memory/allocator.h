@@ -11,7 +11,7 @@
 
 #include "core/backend.h"
 #include "core/internal.h"
-#include "core/storage.h"
+#include "core/memory/storage.h"
 
 namespace mezzo {
 

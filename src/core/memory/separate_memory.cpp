@@ -1,4 +1,4 @@
-#include "core/separate_memory.h"
+#include "core/memory/separate_memory.h"
 
 #include "mezzo/error.h"
 

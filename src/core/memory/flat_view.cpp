@@ -1,8 +1,8 @@
-#include "core/flat_view.h"
+#include "core/memory/flat_view.h"
 
 #include <algorithm>
 
-#include "core/allocator.h"
+#include "core/memory/allocator.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/internal.h"
-#include "core/storage.h"
+#include "core/memory/storage.h"
 
 namespace mezzo {
 

@@ -1,15 +1,15 @@
-// The gradient of a leaf with its hooks (core/gradient_hook.h), its scale state (core/scale_state.h), and the
-// records of a captured step (core/step_recorder.h). No other code reaches the tensor, so that no reader can
-// forget one of these.
+// The gradient of a leaf with its hooks (core/gradient/gradient_hook.h), its scale state
+// (core/gradient/scale_state.h), and the records of a captured step (core/step_recorder.h). No other code
+// reaches the tensor, so that no reader can forget one of these.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "core/gradient_hook.h"
+#include "core/gradient/gradient_hook.h"
+#include "core/gradient/scale_state.h"
 #include "core/internal.h"
-#include "core/scale_state.h"
 #include "mezzo/tensor.h"
 
 namespace mezzo {

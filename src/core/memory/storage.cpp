@@ -1,8 +1,8 @@
-#include "core/borrowed_storage.h"
+#include "core/memory/borrowed_storage.h"
 
 #include <utility>
 
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 #include "core/tensor_impl.h"
 
 namespace mezzo {

@@ -1,4 +1,4 @@
-#include "core/build_id.h"
+#include "core/system/build_id.h"
 
 // For systems with ELF files and dl_iterate_phdr().
 #if defined(__ELF__) && __has_include(<link.h>)

@@ -1,7 +1,7 @@
 // Scale state of a gradient: scaled by a GradScaler, unscaled, or mixed. Backward passes add to a gradient,
 // and the scaler may divide it or change its scale in between. A sum of parts with the scale and parts
-// without it, or of parts under two scales, is meaningless, so the gradient's slot (core/gradient_slot.h)
-// records the kinds of its parts.
+// without it, or of parts under two scales, is meaningless, so the gradient's slot
+// (core/gradient/gradient_slot.h) records the kinds of its parts.
 //
 // A scale has an id: the scaler's number and a count of the calls that may have changed the scale. An id
 // that differs does not mean that the scale differs: after update() only the device has the scale, and

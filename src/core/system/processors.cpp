@@ -1,4 +1,4 @@
-#include "core/processors.h"
+#include "core/system/processors.h"
 
 #ifdef __linux__
 #include <sched.h>

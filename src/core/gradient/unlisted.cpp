@@ -1,6 +1,6 @@
-#include "core/unlisted.h"
+#include "core/gradient/unlisted.h"
 
-#include "core/log_line.h"
+#include "core/system/log_line.h"
 #include "mezzo/error.h"
 
 namespace mezzo {

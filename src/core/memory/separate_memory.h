@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/memory_hook.h"
+#include "core/memory/memory_hook.h"
 
 namespace mezzo {
 

@@ -1,4 +1,4 @@
-#include "core/log_line.h"
+#include "core/system/log_line.h"
 
 #include <mutex>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "core/staging.h"
+#include "core/memory/staging.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "core/gradient_slot.h"
+#include "core/gradient/gradient_slot.h"
 
 #include <algorithm>
 
