@@ -143,9 +143,10 @@ struct LoadOptions {
     bool strict = false;             // throw, with nothing loaded, when the model has names that are missing
     bool ignore_mismatched = false;  // leave entries of another shape out instead of throwing
 };
-// Copies the entries that the module has into its parameters and buffers, converting dtype and device.
-// Throws, with nothing loaded: Error(shape) when shapes differ (unless ignored), Error(value) when names are
-// missing (if strict) or two entries get the same name. The messages contain the report.
+// Copies the entries that the module has into its parameters and buffers, converting dtype and device. A tied
+// weight loads by each of its names. Throws, with nothing loaded: Error(shape) when shapes differ (unless
+// ignored), Error(value) when names are missing (if strict) or two entries for one tensor have different
+// values. The first two messages contain the report.
 LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOptions& options = {});
 
 }  // namespace mezzo::io

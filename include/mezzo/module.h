@@ -139,7 +139,8 @@ public:
     [[nodiscard]] StateDict snapshot() const { return state_dict().clone(); }
     // Copies values into parameters and buffers, converting dtype and device. Throws Error(value), with
     // nothing changed, when a name is missing, unexpected or of another shape; the text lists all of them.
-    // strict = false ignores missing and unexpected names. A name that is there twice is an Error(value).
+    // strict = false ignores missing and unexpected names. A tied weight loads by each of its names; if it is
+    // there twice, with different values, that is an Error(value), too.
     void load_state_dict(const StateDict& state, bool strict = true);
 
     // Moves parameters, their gradients and buffers. The tensors stay the same objects, so optimizers made

@@ -118,7 +118,12 @@ Summary detail::summarize(Module& model, const autograd::Callback<void()>& forwa
         const Watcher watcher(model);
         amp::Fp8State fp8(model);
         const StateDict histories = fp8.state_dict();
-        forward();
+        try {
+            forward();
+        } catch (...) {
+            fp8.load_state_dict(histories);
+            throw;
+        }
         fp8.load_state_dict(histories);
         for (const auto& [path, module] : modules) {
             ModuleSummary& entry = result.modules.emplace_back();

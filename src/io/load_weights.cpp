@@ -1,9 +1,6 @@
 // Copies weights by name into a module, and reports the result.
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "core/sorting.h"
 #include "io/json.h"
 #include "mezzo/io.h"
 #include "nn/weight_state.h"
@@ -11,25 +8,6 @@
 namespace mezzo::io {
 
 namespace {
-
-// Finds the position of a name in a state.
-class Names {
-public:
-    explicit Names(const StateDict& state) : state_(state) {
-        order_ = sorted_indices(
-            state.size(), [&](std::size_t a, std::size_t b) { return state_[a].first < state_[b].first; });
-    }
-    // Returns the size of the state if there is no such name.
-    std::size_t find(std::string_view name) const {
-        const auto less = [&](std::size_t i, std::string_view n) { return state_[i].first < n; };
-        const auto at = std::lower_bound(order_.begin(), order_.end(), name, less);
-        return at != order_.end() && state_[*at].first == name ? *at : state_.size();
-    }
-
-private:
-    const StateDict& state_;
-    std::vector<std::size_t> order_;
-};
 
 std::string text_of(const Shape& shape) {
     std::string text;
@@ -60,12 +38,11 @@ struct Targets {
 };
 
 Targets find_targets(const nn::OwnState& own, const StateDict& state, const NameMap& rename) {
-    const Names names(own.entries());
     Targets targets;
     for (const auto& [name, value] : state) {
         const std::string renamed = rename(name);
         targets.ignored.push_back(renamed.empty());
-        targets.positions.push_back(renamed.empty() ? own.size() : names.find(renamed));
+        targets.positions.push_back(renamed.empty() ? own.size() : own.find(renamed));
     }
     return targets;
 }
@@ -74,39 +51,30 @@ Plan make_plan(const nn::Module& module, const nn::OwnState& own, const StateDic
                const NameMap& rename) {
     const Targets targets = find_targets(own, state, rename);
     const nn::StateScales scales(state, targets.positions, own);
-    constexpr std::size_t none = ~std::size_t(0);
-    std::vector<std::size_t> source(own.size(), none);
+    std::vector<bool> given(own.size());
     Plan plan;
     for (std::size_t i = 0; i < state.size(); ++i) {
         if (scales.is_scale(i) || targets.ignored[i]) continue;
         const auto& [name, value] = state[i];
-        const std::size_t target = targets.positions[i];
-        if (target == own.size() || own.is_scale(target) || !value.defined()) {
+        const std::size_t t = targets.positions[i];
+        if (t == own.size() || own.is_scale(t) || !value.defined()) {
             plan.report.unexpected.push_back(name);
             continue;
         }
-        if (source[target] != none)
-            fail(ErrorKind::value, "load_weights: both ", shown(state[source[target]].first), " and ",
-                 shown(name), " are ", shown(own.entries()[target].first), " of ", module.type_name());
-        source[target] = i;
-    }
-    for (std::size_t t = 0; t < own.size(); ++t) {
-        const auto& [name, tensor] = own.entries()[t];
-        if (own.is_scale(t)) continue;
-        if (source[t] == none) {
-            plan.report.missing.push_back(name);
-            continue;
-        }
-        const auto& [given_name, value] = state[source[t]];
+        const auto& [own_name, tensor] = own.entries()[t];
+        const bool first = !given[t];
+        given[t] = true;
         if (!(value.shape() == tensor.shape())) {
-            plan.report.mismatched.push_back({name, value.shape(), tensor.shape()});
+            plan.report.mismatched.push_back({own_name, value.shape(), tensor.shape()});
             continue;
         }
-        plan.report.loaded.push_back(name);
-        plan.copies.push_back({t, given_name, {value.detach(), scales.of(source[t])}});
+        if (first) plan.report.loaded.push_back(own_name);
+        plan.copies.push_back({t, name, {value.detach(), scales.of(i)}});
         if (nn::lacks_scale(own.weight(t), plan.copies.back().from))
-            plan.report.missing.push_back(name + "_scale");
+            plan.report.missing.push_back(own_name + "_scale");
     }
+    for (std::size_t t = 0; t < own.size(); ++t)
+        if (!given[t] && !own.is_scale(t)) plan.report.missing.push_back(own.entries()[t].first);
     return plan;
 }
 

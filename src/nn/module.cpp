@@ -84,12 +84,14 @@ void mark_table(const Module& owner, const Tensor& parameter) {
 }
 
 // Lists defined parameters or buffers with their full names, each tensor once; in the form of files if asked.
+// other_names has the further names of tensors that are listed, if they have one form under both names.
 class Lister : public FieldVisitor {
 public:
     struct What {
         bool parameters = true, buffers = true, as_saved = false;
         bool lasting = true;  // for training or saving, so that no parameter in it is a forgotten field
         bool scales = false;  // of 8-bit weights, too
+        bool other_names = false;
     };
     Lister(const Module& root, std::string prefix, What what)
         : owner_(&root), prefix_(std::move(prefix)), what_(what) {}
@@ -115,15 +117,23 @@ public:
         std::swap(prefix_, outer);
     }
     StateDict found;
+    NamePositions other_names;
 
 private:
     void add(const std::string& name, const Tensor& t) {
-        if (!t.defined() || !known_.insert(t.impl()).second) return;
-        found.emplace_back(joined(prefix_, name), what_.as_saved ? owner_->as_saved(name, t.detach()) : t);
+        if (!t.defined()) return;
+        const auto [first, unknown] = known_.try_emplace(t.impl(), found.size());
+        if (!unknown && !what_.other_names) return;
+        const Tensor form = what_.as_saved ? owner_->as_saved(name, t.detach()) : t;
+        if (unknown) {
+            found.emplace_back(joined(prefix_, name), form);
+        } else if (found[first->second].second.strides() == form.strides()) {
+            other_names.emplace_back(joined(prefix_, name), first->second);
+        }
     }
     const Module* owner_;
     std::string prefix_;
-    std::unordered_set<const TensorImpl*> known_;
+    std::unordered_map<const TensorImpl*, std::size_t> known_;
     What what_;
 };
 
@@ -211,21 +221,23 @@ StateDict Module::named_buffers(const std::string& prefix) const {
 
 StateDict Module::state_dict() const { return list(*this, "", {.as_saved = true, .scales = true}); }
 
+std::pair<StateDict, NamePositions> list_state(const Module& module) {
+    Lister lister(module, "", {.as_saved = true, .scales = true, .other_names = true});
+    const_cast<Module&>(module).visit_fields(lister);
+    return {std::move(lister.found), std::move(lister.other_names)};
+}
+
 Tensor Module::as_saved(std::string_view, const Tensor& tensor) const { return tensor; }
 
 void Module::load_state_dict(const StateDict& state, bool strict) {
     const OwnState own(*this);
     std::string missing, unexpected, other_shape;
-    std::unordered_map<std::string_view, std::size_t> known;
-    for (std::size_t t = 0; t < own.size(); ++t) known.emplace(own.entries()[t].first, t);
-    std::vector<std::size_t> targets(state.size(), own.size());
-    std::vector<bool> given(own.size());
-    for (std::size_t i = 0; i < state.size(); ++i)
-        if (const auto found = known.find(state[i].first); found != known.end()) {
-            check(!given[found->second], ErrorKind::value, type_name(), ".load_state_dict: ", state[i].first,
-                  " is there twice");
-            given[targets[i] = found->second] = true;
-        }
+    std::vector<std::size_t> targets;
+    std::vector<bool> given(own.size() + 1);
+    for (const auto& [name, value] : state) {
+        targets.push_back(own.find(name));
+        given[targets.back()] = true;
+    }
     const StateScales scales(state, targets, own);
     std::vector<WeightCopy> copies;
     for (std::size_t i = 0; i < state.size(); ++i) {

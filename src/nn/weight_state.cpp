@@ -9,6 +9,7 @@
 #include "mezzo/autograd.h"
 #include "mezzo/module.h"
 #include "mezzo/ops.h"
+#include "mezzo/pointwise_ops.h"
 #include "mezzo/quantize.h"
 #include "mezzo/reduce_ops.h"
 
@@ -65,6 +66,31 @@ void check_scale(const char* op, const std::string& name, const StateWeight& fro
           "; it needs one element, one for each row, or sizes that divide those of the codes");
 }
 
+// Whether two tensors have the same elements; NaN equals NaN.
+bool same_elements(const Tensor& a, const Tensor& b) {
+    if (a.impl() == b.impl()) return true;
+    const auto numbers = [](const Tensor& x) { return is_storage_only(x.dtype()) ? x.to(float32) : x; };
+    const Tensor x = numbers(a), y = numbers(b.to(a.device()));
+    if (equal(x, y)) return true;
+    const IsCloseOptions exactly{.rtol = 0, .atol = 0, .equal_nan = true};
+    return is_floating(x.dtype()) && all(isclose(x, y, exactly)).item<bool>();
+}
+
+// Whether two weights for one tensor are the same, with their scales.
+bool same_weight(const StateWeight& a, const StateWeight& b) {
+    if (a.scale.defined() != b.scale.defined() || !same_elements(a.value, b.value)) return false;
+    return !a.scale.defined() || (a.scale.shape() == b.scale.shape() && same_elements(a.scale, b.scale));
+}
+
+// Weights of one tensor may be given by each of its names.
+void check_repeated(const char* op, const OwnState& own, const WeightCopy& first, const WeightCopy& second) {
+    check(same_weight(first.from, second.from), ErrorKind::value, op, ": ", first.name,
+          first.name == second.name
+              ? " is there twice"
+              : " and " + second.name + " are both " + own.entries()[first.target].first,
+          ", with other values");
+}
+
 void copy_weight(const StateWeight& to, const StateWeight& from) {
     if (!to.scale.defined()) {
         to.value.copy_(numbers_of(from).to(to.value.device()));
@@ -86,18 +112,23 @@ void copy_weight(const StateWeight& to, const StateWeight& from) {
 
 }  // namespace
 
-OwnState::OwnState(const Module& module) : entries_(module.state_dict()), info_(entries_.size()) {
-    const StateDict parameters = module.named_parameters();
-    std::unordered_map<std::string_view, const Tensor*> known;
-    for (const auto& [name, p] : parameters) known.emplace(name, &p);
-    for (std::size_t t = 0; t < entries_.size(); ++t) {
-        const auto p = known.find(entries_[t].first);
-        if (p == known.end()) continue;
+OwnState::OwnState(const Module& module, std::pair<StateDict, NamePositions> listed)
+    : entries_(std::move(listed.first)), info_(entries_.size()) {
+    for (std::size_t t = 0; t < entries_.size(); ++t) positions_.emplace(entries_[t].first, t);
+    for (auto& [name, t] : listed.second) positions_.emplace(std::move(name), t);
+    for (const auto& [name, p] : module.named_parameters()) {
+        const std::size_t t = find(name);
+        if (t == size()) continue;
         info_[t].is_parameter = true;
-        if (!is_quantized(*p->second)) continue;
+        if (!is_quantized(p)) continue;
         info_[t].scale = entries_[t + 1].second;  // state_dict() has it behind the weight
         info_[t + 1].is_scale = true;
     }
+}
+
+std::size_t OwnState::find(std::string_view name) const {
+    const auto found = positions_.find(std::string(name));
+    return found == positions_.end() ? size() : found->second;
 }
 
 bool OwnState::takes_scale(std::size_t t) const {
@@ -133,7 +164,13 @@ bool lacks_scale(const StateWeight& to, const StateWeight& from) {
 void check_copies(const char* op, const OwnState& own, const std::vector<WeightCopy>& copies) {
     const NoGrad no_grad;
     const NoAutocast plain;
-    for (const auto& [target, name, from] : copies) {
+    std::vector<const WeightCopy*> first(own.size());
+    for (const WeightCopy& copy : copies) {
+        const auto& [target, name, from] = copy;
+        if (first[target] == nullptr)
+            first[target] = &copy;
+        else
+            check_repeated(op, own, *first[target], copy);
         const StateWeight to = own.weight(target);
         check(from.value.dtype() != int8 || from.scale.defined() || !own.is_parameter(target) ||
                   !own.takes_scale(target),

@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "mezzo/state_dict.h"
@@ -16,12 +19,19 @@ struct StateWeight {
     Tensor value, scale;
 };
 
+using NamePositions = std::vector<std::pair<std::string, std::size_t>>;
+// The state_dict() of a module, which has each tensor once, and the positions of tensors in it by the further
+// names that tied weights have.
+std::pair<StateDict, NamePositions> list_state(const Module& module);
+
 // The state of a module: its state_dict(), and which entries are parameters, 8-bit weights and their scales.
 class OwnState {
 public:
-    explicit OwnState(const Module& module);
+    explicit OwnState(const Module& module) : OwnState(module, list_state(module)) {}
     const StateDict& entries() const { return entries_; }
     std::size_t size() const { return entries_.size(); }
+    // Position of the entry of a name; a tied weight has several. size() for an unknown name.
+    std::size_t find(std::string_view name) const;
     // Entry t with its scale, which is undefined unless the entry is an 8-bit weight of quantize_weights().
     StateWeight weight(std::size_t t) const { return {entries_[t].second, info_[t].scale}; }
     // Whether entry t is the scale of an 8-bit weight.
@@ -35,7 +45,10 @@ private:
         Tensor scale;
         bool is_scale = false, is_parameter = false;
     };
+    OwnState(const Module& module, std::pair<StateDict, NamePositions> listed);
+
     StateDict entries_;
+    std::unordered_map<std::string, std::size_t> positions_;
     std::vector<Info> info_;
 };
 
@@ -67,7 +80,8 @@ struct WeightCopy {
 //   Error(shape)  the scale has neither one element, nor one for each row of the value, nor as many
 //                 dimensions as the value, each a divisor of its size
 //   Error(dtype)  the scale is neither floating nor float8_e8m0fnu
-//   Error(value)  int8 codes without a scale for a parameter, or numbers that are not finite for 8 bit
+//   Error(value)  int8 codes without a scale for a parameter, numbers that are not finite for 8 bit, or two
+//                 entries for one target with different values
 void check_copies(const char* op, const OwnState& own, const std::vector<WeightCopy>& copies);
 // Copies values, converting dtype and device. Codes are copied as they are if both have the same dtype and
 // each group of the target has one factor in the given scale; else they become numbers, and these become

@@ -355,6 +355,10 @@ TEST_CASE("summary: the history of a float8 layer stays as it was", "[module]") 
     const std::vector<double> before = values_of(state.state_dict());
     (void)summarize();
     CHECK(values_of(state.state_dict()) == before);
+    nn::Sequential wrong{layer, nn::Linear(5, 5)};
+    const amp::Autocast scope(delayed());
+    CHECK_THROWS_AS(nn::summary(wrong, full({16, 32}, 100)), Error);
+    CHECK(values_of(state.state_dict()) == before);
 }
 
 TEST_CASE("module: one that contains itself is refused", "[module]") {

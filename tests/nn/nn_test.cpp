@@ -8,6 +8,7 @@
 #include "core/tensor_impl.h"
 #include "mezzo/amp.h"
 #include "mezzo/autograd.h"
+#include "mezzo/io.h"
 #include "mezzo/nn.h"
 #include "mezzo/optim.h"
 #include "tests/reference/pytorch.h"
@@ -37,6 +38,13 @@ struct Net : nn::Module {
         return head(x * scale);
     }
     MEZZO_MODULE(Net, scale, blocks, count, head)
+};
+
+// A module with a weight that two layers share.
+struct Tied : nn::Module {
+    nn::Linear first{2, 2}, second{2, 2};
+    Tied() { second.weight = first.weight; }
+    MEZZO_MODULE(Tied, first, second)
 };
 
 std::vector<std::string> names(const StateDict& state) {
@@ -119,7 +127,39 @@ TEST_CASE("module: a wrong state names what is wrong and changes nothing", "[nn]
         twice.push_back({twice[1].first, zeros(twice[1].second.shape())});
         CHECK_THROWS_WITH(net.load_state_dict(twice, strict), Contains(twice[1].first + " is there twice"));
         CHECK(floats(net.blocks[0].inner.weight) == floats(wrong[1].second));
+        twice.back().second = twice[1].second.clone();
+        net.load_state_dict(twice, strict);
     }
+}
+
+TEST_CASE("module: a tied weight loads by each of its names", "[nn]") {
+    // PyTorch's state_dict() has both names; this one has the first.
+    const StateDict one = Tied().snapshot();
+    REQUIRE(names(one) == std::vector<std::string>{"first.weight", "first.bias", "second.bias"});
+    StateDict both = one, other = one;
+    both.emplace_back("second.weight", one[0].second.clone());
+    other[0].first = "second.weight";
+    for (const StateDict* const state : {&one, &both, &other}) {
+        Tied net, strict;
+        net.load_state_dict(*state);
+        CHECK(floats(net.first.weight) == floats(one[0].second));
+        CHECK(net.second.weight.impl() == net.first.weight.impl());
+        const io::LoadReport report = io::load_weights(strict, *state, {.strict = true});
+        CHECK(report.to_string() == "loaded 3, missing 0, of another shape 0, unexpected 0");
+        CHECK(floats(strict.first.weight) == floats(one[0].second));
+    }
+    Tied net;
+    const std::vector<float> before = floats(net.first.weight);
+    both[3].second = one[0].second + 1.0;
+    CHECK_THROWS_WITH(net.load_state_dict(both),
+                      Contains("first.weight and second.weight are both first.weight, with other values"));
+    both[3].second = zeros({2, 3});
+    CHECK_THROWS_WITH(net.load_state_dict(both), Contains("shape: second.weight ([2, 3], not [2, 2])"));
+    CHECK(floats(net.first.weight) == before);
+    both[0].second = full({2, 2}, NAN);
+    both[3].second = both[0].second.clone();
+    net.load_state_dict(both);
+    CHECK(std::isnan(floats(net.second.weight)[3]));
 }
 
 TEST_CASE("module: to() keeps the tensors' identity, so optimizers stay valid", "[nn]") {
