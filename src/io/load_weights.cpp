@@ -47,8 +47,7 @@ Targets find_targets(const nn::OwnState& own, const StateDict& state, const Name
     return targets;
 }
 
-Plan make_plan(const nn::Module& module, const nn::OwnState& own, const StateDict& state,
-               const NameMap& rename) {
+Plan make_plan(const nn::OwnState& own, const StateDict& state, const NameMap& rename) {
     const Targets targets = find_targets(own, state, rename);
     const nn::StateScales scales(state, targets.positions, own);
     std::vector<bool> given(own.size());
@@ -93,7 +92,7 @@ std::string LoadReport::to_string() const {
 
 LoadReport load_weights(nn::Module& module, const StateDict& state, const LoadOptions& options) {
     const nn::OwnState own(module);
-    const Plan plan = make_plan(module, own, state, options.rename);
+    const Plan plan = make_plan(own, state, options.rename);
     const LoadReport& report = plan.report;
     if (!report.mismatched.empty() && !options.ignore_mismatched)
         fail(ErrorKind::shape, "load_weights: ", module.type_name(), ": shapes differ; of the file could be ",
