@@ -110,7 +110,7 @@ TEST_CASE("load_weights: a rename can move, drop and collide", "[io]") {
     CHECK_THROWS_WITH(io::load_weights(model, both, {.rename = rename}),
                       Contains("old.weight and dense.weight are both dense.weight, with other values"));
     CHECK(model.dense.weight.to_vector<float>() == std::vector<float>(6, 7.f));
-    both.back().second = full({3, 2}, 7, float64);
+    both.back().second = full({3, 2}, 7, {.dtype = float64});
     CHECK(io::load_weights(model, both, {.rename = rename}).loaded == Names{"dense.weight"});
 }
 

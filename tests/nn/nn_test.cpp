@@ -139,12 +139,12 @@ TEST_CASE("module: a tied weight loads by each of its names", "[nn]") {
     StateDict both = one, other = one;
     both.emplace_back("second.weight", one[0].second.clone());
     other[0].first = "second.weight";
-    for (const StateDict* const state : {&one, &both, &other}) {
+    for (const StateDict& state : {one, both, other}) {
         Tied net, strict;
-        net.load_state_dict(*state);
+        net.load_state_dict(state);
         CHECK(floats(net.first.weight) == floats(one[0].second));
         CHECK(net.second.weight.impl() == net.first.weight.impl());
-        const io::LoadReport report = io::load_weights(strict, *state, {.strict = true});
+        const io::LoadReport report = io::load_weights(strict, state, {.strict = true});
         CHECK(report.to_string() == "loaded 3, missing 0, of another shape 0, unexpected 0");
         CHECK(floats(strict.first.weight) == floats(one[0].second));
     }
