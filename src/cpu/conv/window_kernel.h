@@ -223,6 +223,19 @@ template <int = 0> void add_rows(const float* from, std::int64_t ld, float* to, 
 
 // ---- one channel per step
 
+// The elements of x in the order of their lanes.
+MEZZO_INLINE Vector permuted(const Vector& x, const IntN<lanes>& lane) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)lane, (__m512)x);
+#elif defined(__AVX2__)
+    return (Vector)_mm256_permutevar8x32_ps((__m256)x, (__m256i)lane);
+#else
+    Vector result;
+    for (int k = 0; k < lanes; ++k) result[k] = x[lane[k]];
+    return result;
+#endif
+}
+
 // Pixels from i on, P at a time and then fewer. Channels are the inner loop: they lie in a row in memory.
 // With `wide` groups, each step repeats one channel of a group after the other in the group's lanes.
 template <int P, bool wide> MEZZO_INLINE void depthwise_pixels(const DepthwiseProduct& d, std::int64_t i) {
@@ -249,7 +262,7 @@ template <int P, bool wide> MEZZO_INLINE void depthwise_pixels(const DepthwisePr
                     for (std::int64_t s = 0; s < row.inputs; ++s, of_step += d.ld_w, lane += 1) {
                         const Vector v = load<lanes>(of_step);
 #pragma GCC unroll 8
-                        for (int p = 0; p < P; ++p) sum[p] += __builtin_shuffle(x[p], lane) * v;
+                        for (int p = 0; p < P; ++p) sum[p] += permuted(x[p], lane) * v;
                     }
                 } else {
                     const Vector v = load<lanes>(w + step->index * d.ld_w);

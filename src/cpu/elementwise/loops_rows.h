@@ -55,7 +55,7 @@ template <class T> MEZZO_HD typename Doubles<T>::Source narrowed(const typename 
     return __builtin_convertvector(v, typename Doubles<T>::Source);
 }
 
-template <class T> MEZZO_HD typename Doubles<T>::V load_doubles(const T* x) {
+template <class T> MEZZO_HD Doubles<float>::V load_doubles(const T* x) {
     typename Doubles<T>::Source v;
     __builtin_memcpy(&v, x, sizeof v);
     return widened<T>(v);

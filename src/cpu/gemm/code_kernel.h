@@ -42,7 +42,10 @@ template <int N> MEZZO_INLINE HalfN<N> halves_of(HalfN<N> codes) {
 struct E4m3Values {
     float of[256] = {};
     constexpr E4m3Values() {
-        for (int i = 0; i < 256; ++i) of[i] = float(float8_e4m3fn_t::from_bits(std::uint8_t(i))) / 256;
+        for (int i = 0; i < 256; ++i) {
+            const float value = float(float8_e4m3fn_t::from_bits(std::uint8_t(i)));
+            of[i] = value == value ? value / 256 : value;  // clang computes no NaN in a constant
+        }
     }
 };
 constexpr E4m3Values e4m3_values;
