@@ -81,13 +81,13 @@ void Fp8State::load_state_dict(const StateDict& state) {
     Tensors histories;
     for (const auto& [path, parameter] : parameters_)
         histories.push_back(history_of(state, path, parameter, used));
-    for (const auto& [name, row] : state) {
+    for (const auto& given : state) {
         const bool known = std::any_of(parameters_.begin(), parameters_.end(), [&](const auto& entry) {
             for (std::int64_t i = 0; i < fp8_operands; ++i)
-                if (entry_name(entry.first, i) == name) return true;
+                if (entry_name(entry.first, i) == given.first) return true;
             return false;
         });
-        check(known, ErrorKind::value, op, name, " is of no parameter of the module");
+        check(known, ErrorKind::value, op, given.first, " is of no parameter of the module");
     }
     check(used == state.size(), ErrorKind::value, op, "an entry is there twice");
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
