@@ -217,7 +217,7 @@ TEST_CASE("autocast: the cache knows the dtype, changes in place and grad mode",
 }
 
 TEST_CASE("autocast: an InferenceMode keeps converted parameters, but no activations", "[amp]") {
-    nn::LayerNorm norm({8});
+    nn::LayerNorm norm(8);
     nn::Linear layer(8, 8);
     layer.freeze(), norm.eval(), layer.eval();
     const InferenceMode plain;

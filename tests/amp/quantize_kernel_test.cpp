@@ -5,6 +5,7 @@
 
 #include "mezzo/device.h"
 #include "mezzo/ops.h"
+#include "mezzo/pointwise_ops.h"
 #include "mezzo/quantize.h"
 #include "ops/gemm/fp8_product.h"
 #include "tests/third_backend/backend.h"

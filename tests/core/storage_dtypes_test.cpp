@@ -74,7 +74,7 @@ TEST_CASE("storage dtypes: the C++ types keep their bits") {
         const Tensor x = Tensor::from<float8_e5m2_t>(codes, {256}, {.dtype = float8_e5m2, .device = device});
         const std::vector<float8_e5m2_t> back = x.clone().to_vector<float8_e5m2_t>();
         for (int i = 0; i < 256; ++i) CHECK(int(back[std::size_t(i)].bits) == i);
-        CHECK(x[{0x7d}].item<float8_e5m2_t>().bits == 0x7d);
+        CHECK(x[0x7d].item<float8_e5m2_t>().bits == 0x7d);
     }
     const std::vector<std::int8_t> small{-128, -1, 0, 127};
     const Tensor x = Tensor::from<std::int8_t>(small, {4}, {.dtype = int8});
@@ -86,7 +86,7 @@ TEST_CASE("storage dtypes: the C++ types keep their bits") {
     CHECK(test::doubles(Tensor::from<float8_e4m3fn_t>(ones, {2}, {.dtype = float64})) == Values{1, -0.5});
     CHECK(full({2}, 300.5).to_vector<float8_e4m3fn_t>()[1].bits == float8_e4m3fn_t(300.5f).bits);
     x.mutable_data<std::int8_t>()[1] = 5;
-    CHECK(x[{1}].item<int>() == 5);
+    CHECK(x[1].item<int>() == 5);
     static_assert(float8_e4m3fn_t(1.5f).bits == 0x3c && float(float8_e5m2_t(-2.0f)) == -2.0f);
     static_assert(float(float8_e8m0fnu_t(0.25f)) == 0.25f && dtype_of<float8_e8m0fnu_t>() == float8_e8m0fnu);
 }

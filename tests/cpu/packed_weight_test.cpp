@@ -395,8 +395,8 @@ TEST_CASE("packed weights: threads share the copy that one of them makes", "[gem
 
 TEST_CASE("gemm: many products with one packed matrix", "[gemm]") {
     for (const bool transposed : {false, true}) {
-        const Tensor stored = randn({transposed ? 100 : 70, transposed ? 70 : 100});
-        const Tensor b = transposed ? stored.transpose(0, 1) : stored;
+        const Tensor original = randn({transposed ? 100 : 70, transposed ? 70 : 100});
+        const Tensor b = transposed ? original.transpose(0, 1) : original;
         cpu::RepeatedProduct multiply;
         for (int step = 0; step < 4; ++step) {
             if (step == 3) cpu::force_isa(cpu::Isa::portable);  // other kernels are chosen now

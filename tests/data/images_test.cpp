@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "mezzo/ops.h"
+#include "mezzo/pointwise_ops.h"
 #include "tests/data/test_image.h"
 #include "tests/reference/image_files.h"
 #include "tests/support/folder.h"

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "distributed/mean.h"
+#include "mezzo/quantize.h"
 #include "tests/distributed/thread_group.h"
 #include "tests/distributed/training.h"
 

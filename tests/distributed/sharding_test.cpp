@@ -1,4 +1,5 @@
 // Sharded optimizers compared with optimizers that are not, bit for bit.
+#include "mezzo/optim_in_ops.h"
 #include "tests/distributed/sharded_training.h"
 
 using namespace mezzo;
