@@ -29,9 +29,8 @@ void check_options(const DataParallelOptions& options) {
 }
 
 std::string describe(const char* what, const std::string& name, const Tensor& x) {
-    std::string text = std::string(what) + " " + name + " " + mezzo::name(x.dtype()) + " ";
-    mezzo::detail::Item(x.shape()).append_to(text);
-    return x.requires_grad() ? text : text + " without gradient";
+    return std::string(what) + " " + name + " " + mezzo::name(x.dtype()) + " " +
+           mezzo::detail::text_of(x.shape()) + (x.requires_grad() ? "" : " without gradient");
 }
 
 // The scales of 8-bit weights.

@@ -123,9 +123,8 @@ void require_same_values(const StateDict& tensors, GroupImpl& group) {
     for (const auto& [name, x] : tensors) {
         const Tensor here = x.detach().contiguous().to(cpu_device);
         const std::uint64_t digest = here.numel() == 0 ? 0 : hash_of(raw(here), bytes_of(here));
-        std::string line = name + " " + mezzo::name(x.dtype()) + " ";
-        mezzo::detail::Item(x.shape()).append_to(line);
-        lines.push_back(line + " with digest " + std::to_string(digest));
+        lines.push_back(name + " " + mezzo::name(x.dtype()) + " " + mezzo::detail::text_of(x.shape()) +
+                        " with digest " + std::to_string(digest));
     }
     require_same_lines(
         {.call = Call::same,

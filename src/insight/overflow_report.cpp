@@ -9,17 +9,6 @@ namespace mezzo::insight {
 
 namespace {
 
-std::string text_of(const Shape& shape) {
-    std::string text;
-    mezzo::detail::Item(shape).append_to(text);
-    return text;
-}
-std::string text_of(Dtype dtype) {
-    std::string text;
-    mezzo::detail::Item(dtype).append_to(text);
-    return text;
-}
-
 std::string text_of(const Range& range) {
     return fmt::format("{} inf and {} NaN of {} elements, the largest other {:.4g}", range.infs, range.nans,
                        range.elements, range.max_abs);
@@ -32,8 +21,8 @@ std::string text_of(const OpRange& one) {
         what += " of " + one.parameter;
     else if (one.pass == Pass::backward && one.index >= 0)
         what += fmt::format(" of input {}", one.index);
-    return fmt::format("{} {}: {} {} {}: {}", one.op, place, what, text_of(one.dtype), text_of(one.shape),
-                       text_of(one.range));
+    return fmt::format("{} {}: {} {} {}: {}", one.op, place, what, name(one.dtype),
+                       mezzo::detail::text_of(one.shape), text_of(one.range));
 }
 
 }  // namespace

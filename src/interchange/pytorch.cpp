@@ -217,9 +217,7 @@ private:
             text += tensor.unreadable;
             return;
         }
-        text += tensor.type->name;
-        text += ' ';
-        detail::Item(file_.shape_of(tensor)).append_to(text);
+        text.append(tensor.type->name).append(" ").append(detail::text_of(file_.shape_of(tensor)));
     }
     const PytorchFile& file_;
     std::size_t lines_ = 0;

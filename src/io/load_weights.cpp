@@ -9,12 +9,6 @@ namespace mezzo::io {
 
 namespace {
 
-std::string text_of(const Shape& shape) {
-    std::string text;
-    detail::Item(shape).append_to(text);
-    return text;
-}
-
 // Returns the name, quoted if it is long or has characters that would disturb a table.
 std::string readable(const std::string& name) {
     const std::string quoted = shown(name);
@@ -85,7 +79,7 @@ std::string LoadReport::to_string() const {
     append_rows(out, "missing", missing);
     for (const ShapeMismatch& m : mismatched)
         out += fmt::format("\n  {:<11} {}: {} in the file, {} in the model", "shape", readable(m.name),
-                           text_of(m.in_file), text_of(m.in_model));
+                           detail::text_of(m.in_file), detail::text_of(m.in_model));
     append_rows(out, "unexpected", unexpected);
     return out;
 }

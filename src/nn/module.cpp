@@ -148,11 +148,8 @@ StateDict list(const Module& module, const std::string& prefix, Lister::What wha
 // contiguous, it is the weight of a convolution, permuted to PyTorch's order.
 std::string mismatch(const Tensor& given, const Tensor& own) {
     if (!given.defined()) return " (undefined)";
-    std::string text = " (";
-    mezzo::detail::Item(given.shape()).append_to(text);
-    text += ", not ";
-    mezzo::detail::Item(own.shape()).append_to(text);
-    return text + (own.is_contiguous() ? ")" : ", PyTorch's order: of convolutions OIHW)");
+    return " (" + mezzo::detail::text_of(given.shape()) + ", not " + mezzo::detail::text_of(own.shape()) +
+           (own.is_contiguous() ? ")" : ", PyTorch's order: of convolutions OIHW)");
 }
 
 class TrainSwitch : public FieldVisitor {
