@@ -30,13 +30,6 @@ void swap_bytes(std::vector<char>& bytes, int size) {
         std::reverse(bytes.begin() + std::ptrdiff_t(i), bytes.begin() + std::ptrdiff_t(i) + size);
 }
 
-// The bytes that file_kind() looks at.
-std::string begin_of_file(const InputFile& file) {
-    std::string begin(std::size_t(std::min<std::uint64_t>(file.size(), file_kind_bytes)), '\0');
-    file.read(0, begin.data(), begin.size());
-    return begin;
-}
-
 const ZipMember* find(const std::vector<ZipMember>& members, std::string_view name) {
     const auto found =
         std::find_if(members.begin(), members.end(), [&](const ZipMember& m) { return m.name == name; });
@@ -47,7 +40,7 @@ const ZipMember* find(const std::vector<ZipMember>& members, std::string_view na
 
 PytorchFile::PytorchFile(const std::string& path)
     : where("load_pytorch: " + path), file("load_pytorch", path) {
-    const std::string begin = begin_of_file(file);
+    const std::string begin = begin_of(file);
     if (begin.starts_with("PK")) {
         open_archive();
     } else if (begin.size() > 257 + 5 && begin.substr(257, 5) == "ustar") {
@@ -77,7 +70,7 @@ void PytorchFile::open_archive() {
     const auto pickle = std::find_if(members.begin(), members.end(),
                                      [](const ZipMember& m) { return m.name.ends_with("/data.pkl"); });
     if (pickle == members.end()) {
-        const std::string kind = file_kind(begin_of_file(file));
+        const std::string kind = file_kind(begin_of(file));
         const std::string missing = ": this archive has no member data.pkl, ";
         check(!kind.starts_with("a PyTorch file"), ErrorKind::io, where, missing,
               "as one of torch.save() that broke off");

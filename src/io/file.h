@@ -33,7 +33,7 @@ private:
 };
 
 // Returns the first bytes, which file_kind() examines.
-std::string begin_of(const InputFile& file);
+MEZZO_INTERNAL std::string begin_of(const InputFile& file);
 // Throws Error(io) that names the kind of a file that does not begin with `magic`, if the kind is known.
 MEZZO_INTERNAL void refuse_other_kind(const std::string& where, const InputFile& file, std::string_view magic,
                                       const char* wanted);
