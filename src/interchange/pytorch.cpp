@@ -170,11 +170,6 @@ public:
     std::string text;
 
 private:
-    // Quotes a name that is long or has characters that would disturb a table.
-    static std::string readable(const std::string& name) {
-        const std::string quoted = shown(name);
-        return quoted.size() == name.size() + 2 ? name : quoted;
-    }
     void describe(std::uint32_t node) {
         const PickleTree& tree = file_.tree;
         const PickleNode& value = tree[node];

@@ -59,5 +59,10 @@ MEZZO_INTERNAL void append_quoted(std::string& out, std::string_view text);
 // Formats a name from a file for an error message: quoted, control characters escaped, shortened beyond 120
 // bytes.
 MEZZO_INTERNAL std::string shown(std::string_view text);
+// A name for a table: as shown() if it is long or has characters that would disturb the table.
+inline std::string readable(const std::string& name) {
+    const std::string quoted = shown(name);
+    return quoted.size() == name.size() + 2 ? name : quoted;
+}
 
 }  // namespace mezzo::io

@@ -9,12 +9,6 @@ namespace mezzo::io {
 
 namespace {
 
-// Returns the name, quoted if it is long or has characters that would disturb a table.
-std::string readable(const std::string& name) {
-    const std::string quoted = shown(name);
-    return quoted.size() == name.size() + 2 ? name : quoted;
-}
-
 void append_rows(std::string& out, const char* head, const std::vector<std::string>& names) {
     for (const std::string& name : names) out += fmt::format("\n  {:<11} {}", head, readable(name));
 }
