@@ -111,6 +111,12 @@ std::int64_t count_along(const Shape& shape, const Axes& axes) {
     return n;
 }
 
+std::int64_t rows_of(const Shape& shape) {
+    std::int64_t rows = 1;
+    for (int d = 0; d + 1 < shape.size(); ++d) rows *= shape[d];
+    return rows;
+}
+
 Tensor recorded_view(const AnyOp& op, const Tensor& x, const AttributesRef& at, const Tensor& view) {
     view->view = true;
     view->from_cast = x->from_cast;

@@ -72,6 +72,8 @@ Tensor with_kept_dims(const Tensor& reduced, const Shape& full, const Axes& axes
 
 // The number of values in `shape` along `axes`.
 std::int64_t count_along(const Shape& shape, const Axes& axes);
+// The number of rows of a tensor [..., n].
+std::int64_t rows_of(const Shape& shape);
 
 inline ReduceOptions keep_dims() { return {.keepdim = true}; }
 

@@ -231,11 +231,7 @@ Activation kernel_activation(LinearActivation activation) {
 }
 
 // The shape of the ReLU mask of a result: a row of bytes for each row of the result.
-Shape mask_shape(const Shape& result) {
-    std::int64_t rows = 1;
-    for (int d = 0; d + 1 < result.size(); ++d) rows *= result[d];
-    return {rows, relu_mask_bytes(1, result.back())};
-}
+Shape mask_shape(const Shape& result) { return {rows_of(result), relu_mask_bytes(1, result.back())}; }
 
 // If relu_masks is automatic, masks are made only with autotune: without it nothing would read a mask that a
 // separate kernel has made.

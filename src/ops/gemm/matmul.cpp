@@ -89,12 +89,7 @@ void add_product(const Tensor& a, const Tensor& b, const Tensor& total) {
     total->storage->version.fetch_add(1, std::memory_order_relaxed);
 }
 
-Tensor matrix_of(const Tensor& x) {
-    if (x.dim() == 2) return x;
-    std::int64_t rows = 1;
-    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
-    return x.reshape({rows, x.size(-1)});
-}
+Tensor matrix_of(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({rows_of(x.shape()), x.size(-1)}); }
 
 Tensor product_grad(const Node& c, int i, const Tensor& a, const Tensor& b) {
     const bool fits = a.dim() == 2 && b.dim() == 2 && a.dtype() == b.dtype() && a.dtype() != float64;

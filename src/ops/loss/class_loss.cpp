@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/loss.h"
+#include "ops/gemm/products.h"
 #include "ops/loss/loss_common.h"
 
 namespace mezzo {
@@ -127,14 +128,7 @@ const Op<kernels::CrossEntropy> cross_entropy_op{
     },
     cross_entropy_decomposition};
 
-// The number of rows of x [..., classes].
-std::int64_t rows_of(const Tensor& x) {
-    std::int64_t rows = 1;
-    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
-    return rows;
-}
 Shape leading(const Tensor& x) { return Shape(x.shape().begin(), x.dim() - 1); }
-Tensor as_matrix(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({rows_of(x), x.size(-1)}); }
 Tensor as_rows(const Tensor& x) { return x.dim() == 1 ? x : x.reshape({x.numel()}); }
 
 // The losses of the rows in the shape of the target where they are not reduced.
@@ -201,10 +195,10 @@ Tensor soft_cross_entropy(const Tensor& given, const Tensor& target, const Cross
           target.shape(), " is not the shape of the logits, ", given.shape());
     check_smoothing(options);
     check_weight("cross_entropy", options.weight, given.size(-1));
-    const Tensor logits = as_matrix(given);
+    const Tensor logits = matrix_of(given);
     const Dtype dtype = logits.dtype() == float64 ? float64 : float32;
     const double smoothing = options.label_smoothing;
-    Tensor wanted = cast(as_matrix(target), dtype);
+    Tensor wanted = cast(matrix_of(target), dtype);
     if (smoothing != 0)
         wanted = (1 - smoothing) * wanted + smoothing / double(std::max<std::int64_t>(logits.size(1), 1));
     if (options.weight.defined()) wanted = wanted * cast(options.weight.detach(), dtype);
@@ -221,7 +215,7 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, NllOption
     check_reduction("nll_loss", options.reduction);
     const Tensor& given = log_probabilities;
     check_classes("nll_loss", given, target, options.weight);
-    const Tensor log_p = as_matrix(given), rows = as_rows(target);
+    const Tensor log_p = matrix_of(given), rows = as_rows(target);
     Tensor loss;
     if (options.weight.defined()) {
         check_targets("nll_loss", rows, options.ignore_index, log_p.size(1));
@@ -240,7 +234,7 @@ Tensor cross_entropy(const Tensor& given, const Tensor& target, CrossEntropyOpti
         return soft_cross_entropy(given, target, options);
     check_classes("cross_entropy", given, target, options.weight);
     check_smoothing(options);
-    const Tensor logits = as_matrix(given), rows = as_rows(target);
+    const Tensor logits = matrix_of(given), rows = as_rows(target);
     const Dtype dtype = loss_dtype(logits.dtype(), logits.dtype());
     Tensor loss;
     if (options.weight.defined()) {

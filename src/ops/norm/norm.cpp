@@ -189,7 +189,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
     check_eps("layer_norm", eps);
     const Tensor w = row_vector("layer_norm", "weight", weight, x, 1),
                  b = row_vector("layer_norm", "bias", bias, x, 0);
-    const Shape per_row{rows_of(x)}, shapes[] = {x.shape(), per_row, per_row};
+    const Shape per_row{rows_of(x.shape())}, shapes[] = {x.shape(), per_row, per_row};
     const std::size_t results = recording(x, w, b) ? 3 : 1;
     return call(layer_norm_op, Tensors{x, w, b}, {.eps = eps}, std::span(shapes, results))[0];
 }
@@ -198,7 +198,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
     check_rows("rms_norm", x);
     check_eps("rms_norm", eps);
     const Tensor w = row_vector("rms_norm", "weight", weight, x, 1);
-    const Shape shapes[] = {x.shape(), {rows_of(x)}};
+    const Shape shapes[] = {x.shape(), {rows_of(x.shape())}};
     const std::size_t results = recording(x, w) ? 2 : 1;
     return call(rms_norm_op, Tensors{x, w}, {.eps = eps}, std::span(shapes, results))[0];
 }
@@ -216,7 +216,7 @@ Tensor dropout_add_layer_norm(const Tensor& x, const Tensor& x_bias, const Tenso
     const Tensor w = row_vector(op, "weight", weight, x, 1), b = row_vector(op, "bias", bias, x, 0);
     kernels::DropoutAddLayerNorm at{.eps = options.eps};
     const Dtype dtype = autocast_takes(w) ? float32 : promote(x.dtype(), residual.dtype());
-    const Shape per_row{rows_of(x)}, shapes[] = {x.shape(), x.shape(), per_row, per_row};
+    const Shape per_row{rows_of(x.shape())}, shapes[] = {x.shape(), x.shape(), per_row, per_row};
     const std::size_t results = recording(x, x_bias, residual, w, b) ? 4 : 1;
     const auto run = [&](const RandomState& stream) {
         at.stream = stream;

@@ -21,10 +21,4 @@ void check_eps(const char* op, double eps) {
     check(eps >= 0, ErrorKind::value, op, ": eps ", eps, " is negative or not a number");
 }
 
-std::int64_t rows_of(const Tensor& x) {
-    std::int64_t rows = 1;
-    for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
-    return rows;
-}
-
 }  // namespace mezzo

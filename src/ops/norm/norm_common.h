@@ -11,7 +11,5 @@ Tensor row_vector(const char* op, const char* what, const Tensor& v, const Tenso
 // Throws unless x is floating and has at least one dimension.
 void check_rows(const char* op, const Tensor& x);
 void check_eps(const char* op, double eps);
-// The number of rows of x [..., n].
-std::int64_t rows_of(const Tensor& x);
 
 }  // namespace mezzo
