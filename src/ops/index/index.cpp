@@ -169,10 +169,6 @@ Tensor slice_index(const char* op, const Tensor& index) {
     return whole.reshape({whole.numel()});
 }
 
-Tensor index_sums(const Tensor& g, int dim, const Tensor& index, std::int64_t size, Dtype dtype) {
-    return call(index_select_grad_op, {g, index}, {.dim = dim}, with_size(g.shape(), dim, size), dtype);
-}
-
 Tensor embedding(const Tensor& weight, const Tensor& given, std::int64_t padding_idx) {
     if (!is_quantized(weight)) check_floating("embedding", weight, "weight");
     const Tensor index = int64_index("embedding", given);

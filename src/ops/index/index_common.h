@@ -34,8 +34,4 @@ Tensor unchanged(const Tensor& x, const Tensor& src);
 // x with the part that index reaches replaced by `part`.
 Tensor with_reached(const Tensor& x, Tensor part, int dim);
 
-// The sums of the slices of g [.., n, ..] with equal index [n], which are slices of dimension dim with `size`
-// slices.
-Tensor index_sums(const Tensor& g, int dim, const Tensor& index, std::int64_t size, Dtype dtype);
-
 }  // namespace mezzo

@@ -10,6 +10,7 @@
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/sort_ops.h"
+#include "ops/index/index.h"
 #include "ops/index/index_common.h"
 
 namespace mezzo {
@@ -242,7 +243,7 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
     const bool once = alpha.to<double>() == 1;
     if (!is_floating(x.dtype()))
         return scatter_add(e.x, e.dim, of_elements(e, src), once ? src : src * alpha).reshape(x.shape());
-    const Tensor sum = index_sums(src, e.dim, e.index, e.x.size(e.dim), widened(e.x).dtype());
+    const Tensor sum = index_select_grad(src, e.dim, e.index, e.x.size(e.dim), widened(e.x).dtype());
     return cast(widened(e.x) + (once ? sum : sum * alpha), x.dtype()).reshape(x.shape());
 }
 
