@@ -30,6 +30,25 @@ struct Lines {
     std::int64_t count() const { return outer * inner; }
 };
 
+// Calls body(row) for all rows of a matrix.
+template <class F> void for_rows(std::int64_t rows, std::int64_t cols, const F& body) {
+    parallel_for(rows, grain / 4 / (cols + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) body(row);
+    });
+}
+
+// Element i of a contiguous float32 or float64 tensor.
+inline double real_at(const Tensor& x, std::int64_t i) {
+    return x->dtype == float64 ? reinterpret_cast<const double*>(x->bytes())[i]
+                               : double(reinterpret_cast<const float*>(x->bytes())[i]);
+}
+inline void store_real(const Tensor& y, std::int64_t i, double value) {
+    if (y->dtype == float64)
+        reinterpret_cast<double*>(y->bytes())[i] = value;
+    else
+        reinterpret_cast<float*>(y->bytes())[i] = float(value);
+}
+
 // The type to compute a result in.
 constexpr Compute compute_for(Dtype result) {
     if (is_floating(result)) return result == float64 ? Compute::f64 : Compute::f32;

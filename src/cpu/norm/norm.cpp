@@ -68,18 +68,6 @@ private:
     const T* values_ = nullptr;
 };
 
-// Element i of a statistic, float32 or float64.
-void put(const Tensor& y, std::int64_t i, double value) {
-    if (y->dtype == float64)
-        reinterpret_cast<double*>(y->bytes())[i] = value;
-    else
-        reinterpret_cast<float*>(y->bytes())[i] = float(value);
-}
-double get(const Tensor& x, std::int64_t i) {
-    return x->dtype == float64 ? reinterpret_cast<const double*>(x->bytes())[i]
-                               : double(reinterpret_cast<const float*>(x->bytes())[i]);
-}
-
 struct Matrix {
     std::int64_t rows, cols;
     explicit Matrix(const Tensor& x) : rows(1), cols(x->shape.back()) {
@@ -95,12 +83,6 @@ Tensor taken_copy(Out& out) {
     return copy;
 }
 
-template <class F> void for_rows(const Matrix& m, const F& body) {
-    parallel_for(m.rows, grain / 4 / (m.cols + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) body(row);
-    });
-}
-
 struct Forward {
     bool centred;
     double eps;
@@ -111,14 +93,14 @@ template <class T> void norm_rows(const Forward& f, In in, Out out) {
     const Matrix m(in[0]);
     const RowsOf<T> x(in[0], m.cols, 0), y(out[0], m.cols, 1);
     const VectorOf<T> weight(in[1]), bias(f.centred ? in[2] : Tensor());
-    for_rows(m, [&](std::int64_t row) {
+    for_rows(m.rows, m.cols, [&](std::int64_t row) {
         NormLoop<T> loop{y.open(row), x.read(row), weight.get(), bias.get(), m.cols, f.eps, f.centred, 0, 0};
         real_loops<T>().norm_row(loop);
         y.write(row, loop.y);
         if (copy.defined()) y.copy(row, copy);
         if (out.size() < 2) return;
-        if (f.centred) put(out[1], row, loop.mean);
-        put(out.back(), row, loop.rstd);
+        if (f.centred) store_real(out[1], row, loop.mean);
+        store_real(out.back(), row, loop.rstd);
     });
 }
 
@@ -157,7 +139,7 @@ template <class T> void dropout_norm_rows(In in, const kernels::DropoutAddLayerN
     const RowsOf<T> x(in[1], m.cols, 0), residual(in[3], m.cols, 1), y(out[0], m.cols, 2);
     const RowsOf<T> z(out[recorded], m.cols, 3);
     const VectorOf<T> weight(in[0]), x_bias(in[2]), bias(in[4]);
-    for_rows(m, [&](std::int64_t row) {
+    for_rows(m.rows, m.cols, [&](std::int64_t row) {
         T* const sum = recorded ? z.open(row) : scratch<T>(m.cols, 3);
         dropout.sum(sum, x.read(row), x_bias.get(), residual.read(row), row, m.cols);
         NormLoop<T> loop{y.open(row), sum, weight.get(), bias.get(), m.cols, at.eps, true, 0, 0};
@@ -166,8 +148,8 @@ template <class T> void dropout_norm_rows(In in, const kernels::DropoutAddLayerN
         if (copy.defined()) y.copy(row, copy);
         if (!recorded) return;
         z.write(row, sum);
-        put(out[2], row, loop.mean);
-        put(out[3], row, loop.rstd);
+        store_real(out[2], row, loop.mean);
+        store_real(out[3], row, loop.rstd);
     });
 }
 
@@ -219,10 +201,10 @@ template <class T> void norm_grad(In in, Out out, bool centred) {
     const BinaryLoop add = active_loops().binary[int(BinaryOp::add)][int(compute_for(dtype_of<T>()))];
     ColumnSums<T> sums(m, centred ? 2 : 1);
     sums.for_rows([&](std::int64_t row, T* sum) {
-        const double mean = centred ? get(in[3], row) : 0;
+        const double mean = centred ? real_at(in[3], row) : 0;
         const NormGradLoop<T> loop{dx.open(row), sum,         centred ? sum + m.cols : nullptr,
                                    g.read(row),  x.read(row), weight.get(),
-                                   m.cols,       T(mean),     T(get(rstd, row))};
+                                   m.cols,       T(mean),     T(real_at(rstd, row))};
         real_loops<T>().norm_grad_row(loop);
         if (added) add(loop.dx, loop.dx, waiting.read(row), m.cols, Single::none);
         dx.write(row, loop.dx);
@@ -240,8 +222,9 @@ template <class T> void dropout_norm_grad(In in, const kernels::DropoutAddLayerN
     const BinaryLoop add = active_loops().binary[int(BinaryOp::add)][int(compute_for(dtype_of<T>()))];
     ColumnSums<T> sums(m, of_x_bias ? 3 : 2);
     sums.for_rows([&](std::int64_t row, T* sum) {
-        const NormGradLoop<T> loop{dz.open(row), sum,    sum + m.cols,       g.read(row),       z.read(row),
-                                   weight.get(), m.cols, T(get(in[3], row)), T(get(in[4], row))};
+        const NormGradLoop<T> loop{dz.open(row),          sum,          sum + m.cols, g.read(row),
+                                   z.read(row),           weight.get(), m.cols,       T(real_at(in[3], row)),
+                                   T(real_at(in[4], row))};
         real_loops<T>().norm_grad_row(loop);
         T* const dropped = dx.open(row);
         dropout.sum<T>(dropped, loop.dx, nullptr, nullptr, row, m.cols);

@@ -32,12 +32,6 @@ struct Targets {
     }
 };
 
-template <class F> void for_rows(std::int64_t rows, std::int64_t classes, const F& body) {
-    parallel_for(rows, grain / 4 / (classes + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) body(row);
-    });
-}
-
 // A row of x as T, as stored or in a thread-local buffer.
 template <class T> const T* read_row(const Tensor& x, std::int64_t row, std::int64_t classes) {
     const char* from = x->bytes() + row * classes * std::int64_t(size_of(x->dtype));

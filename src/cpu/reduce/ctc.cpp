@@ -77,17 +77,6 @@ struct Batch {
     std::vector<const std::int64_t*> first;  // per sequence: its targets
 };
 
-double element(const Tensor& x, std::int64_t i) {
-    return x->dtype == float64 ? reinterpret_cast<const double*>(x->bytes())[i]
-                               : double(reinterpret_cast<const float*>(x->bytes())[i]);
-}
-void store(const Tensor& y, std::int64_t i, double value) {
-    if (y->dtype == float64)
-        reinterpret_cast<double*>(y->bytes())[i] = value;
-    else
-        reinterpret_cast<float*>(y->bytes())[i] = float(value);
-}
-
 // One sequence of the batch.
 class Sequence {
 public:
@@ -100,7 +89,7 @@ public:
 
     std::int64_t class_of(std::int64_t s) const { return s % 2 ? target_[s / 2] : all_.blank; }
     double log_prob(std::int64_t t, std::int64_t s) const {
-        return element(all_.x, all_.place(t, b_, class_of(s)));
+        return real_at(all_.x, all_.place(t, b_, class_of(s)));
     }
     // Whether a path may go from state s - 2 to s.
     bool skips_to(std::int64_t s) const {
@@ -160,7 +149,7 @@ void write_gradient(const Batch& all, std::int64_t b, double g, const Tensor& y)
     const Sequence one(all, b);
     const std::int64_t steps = g == 0 ? 0 : one.steps;
     for (std::int64_t t = steps; t < all.time; ++t)
-        for (std::int64_t c = 0; c < all.classes; ++c) store(y, all.place(t, b, c), 0);
+        for (std::int64_t c = 0; c < all.classes; ++c) store_real(y, all.place(t, b, c), 0);
     if (steps == 0) return;
     Row forward(std::size_t(steps * one.states));
     for (std::int64_t t = 0; t < steps; ++t)
@@ -178,7 +167,7 @@ void write_gradient(const Batch& all, std::int64_t b, double g, const Tensor& y)
                     std::exp(before[s] + now[std::size_t(s)] - one.log_prob(t, s) + loss);
         for (std::int64_t c = 0; c < all.classes; ++c) {
             const std::int64_t at = all.place(t, b, c);
-            store(y, at, g * (std::exp(element(all.x, at)) - p[std::size_t(c)]));
+            store_real(y, at, g * (std::exp(real_at(all.x, at)) - p[std::size_t(c)]));
         }
         behind.swap(now);
     }
@@ -191,14 +180,14 @@ namespace cpu_kernels {
 void ctc_loss(In in, const kernels::CtcLoss& at, Out out) {
     const Batch all(in[0], in[1], in[2], in[3], at.blank, at.width);
     parallel_for(all.batch, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t b = begin; b < end; ++b) store(out[0], b, loss_of(Sequence(all, b)));
+        for (std::int64_t b = begin; b < end; ++b) store_real(out[0], b, loss_of(Sequence(all, b)));
     });
 }
 
 void ctc_loss_grad(In in, const kernels::CtcLossGrad& at, Out out) {
     const Batch all(in[1], in[2], in[3], in[4], at.blank, at.width);
     parallel_for(all.batch, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t b = begin; b < end; ++b) write_gradient(all, b, element(in[0], b), out[0]);
+        for (std::int64_t b = begin; b < end; ++b) write_gradient(all, b, real_at(in[0], b), out[0]);
     });
 }
 
