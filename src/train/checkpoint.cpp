@@ -1,6 +1,8 @@
 // Saves a training run as an io::Checkpoint, and loads it either completely or not at all.
 #include "mezzo/train/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "mezzo/device.h"
@@ -63,9 +65,7 @@ StateDict copy_of(const StateDict& state) {
 }
 
 std::string list_of(const std::vector<std::string>& names) {
-    std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-    return text;
+    return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::vector<std::string> difference(const std::vector<std::string>& a, const std::vector<std::string>& b) {

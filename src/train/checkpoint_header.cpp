@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace mezzo::training {
 
@@ -57,19 +57,13 @@ bool take(CheckpointHeader& header, std::string_view name, const std::string& va
     return true;
 }
 
-std::string list_of(const std::vector<std::string>& parts) {
-    std::string text;
-    for (const std::string& part : parts) text += (text.empty() ? "" : " ") + part;
-    return text;
-}
-
 }  // namespace
 
 io::Metadata header_of(const CheckpointInfo& info, const std::vector<std::string>& parts,
                        const io::Metadata& settings) {
     check_info(info);
     io::Metadata result{{std::string(step_name), std::to_string(info.step)},
-                        {std::string(parts_name), list_of(parts)}};
+                        {std::string(parts_name), fmt::format("{}", fmt::join(parts, " "))}};
     for (const auto& [name, value] : info.metrics)
         result.emplace_back(std::string(metric_prefix) + name, fmt::format("{}", value));
     for (const auto& [name, value] : settings) result.emplace_back(std::string(setting_prefix) + name, value);
