@@ -12,12 +12,6 @@ namespace {
 const Op<NoAttributes> function_op{{.name = "function", .saves = save_none}};
 const Op<NoAttributes> checkpoint_op{{.name = "checkpoint", .saves = save_none}};
 
-bool any_tracked(const Tensors& tensors) {
-    for (const Tensor& x : tensors)
-        if (tracked(x)) return true;
-    return false;
-}
-
 // Versions of saved tensors after the forward pass.
 class SavedVersions {
 public:
@@ -213,11 +207,7 @@ Tensor alias_with_copy(const Tensor& x) {
 // The inputs of forward() inside a region with cast_inputs: eligible tensors converted, with history.
 Tensors cast_eligible(const Tensors& inputs, Dtype dtype) {
     Tensors result;
-    for (const Tensor& x : inputs) {
-        const bool eligible = x.defined() && is_floating(x.dtype()) && x.dtype() != float64 &&
-                              thread_state.autocast.enabled[int(x.device().type())];
-        result.push_back(eligible ? cast(x, dtype) : x);
-    }
+    for (const Tensor& x : inputs) result.push_back(autocast_takes(x) ? cast(x, dtype) : x);
     return result;
 }
 
@@ -232,7 +222,8 @@ Tensors run_function(const AnyOp& op, const AttributesRef& at, const char* name,
         AutocastGuard guard(state);
         outputs = function.first(context, inputs);
     }
-    if (!grad_enabled() || !any_tracked(inputs)) return outputs;
+    const std::vector<bool>& needed = context.needs_grad;
+    if (std::find(needed.begin(), needed.end(), true) == needed.end()) return outputs;
     Tensors results;
     for (const Tensor& y : outputs) {
         check(y.defined(), ErrorKind::state, name, ": forward returned an undefined tensor");
