@@ -66,12 +66,14 @@ int combining_class(char32_t character) {
     return utf8proc_get_property(utf8proc_int32_t(character))->combining_class;
 }
 
-int decompose(char32_t character, char32_t* to) {
-    utf8proc_int32_t parts[max_decomposition];
+int decompose(char32_t character, bool compatibility, char32_t* to) {
+    const auto options =
+        utf8proc_option_t(UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : UTF8PROC_DECOMPOSE));
+    utf8proc_int32_t parts[max_parts];
     int boundary = 0;
-    const utf8proc_ssize_t count = utf8proc_decompose_char(utf8proc_int32_t(character), parts,
-                                                           max_decomposition, UTF8PROC_DECOMPOSE, &boundary);
-    if (count < 1 || count > max_decomposition) {
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(utf8proc_int32_t(character), parts, max_parts, options, &boundary);
+    if (count < 1 || count > max_parts) {
         to[0] = character;
         return 1;
     }

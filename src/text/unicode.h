@@ -29,10 +29,10 @@ bool is_punctuation(char32_t character);
 bool is_nonspacing_mark(char32_t character);  // category Mn
 
 int combining_class(char32_t character);
-// Writes the canonical decomposition of a character and returns its length: at most max_decomposition
-// characters, usually 1.
-inline constexpr int max_decomposition = 8;
-int decompose(char32_t character, char32_t* to);
+// Writes the full decomposition, canonical or for compatibility: at most max_parts characters. Returns how
+// many.
+inline constexpr int max_parts = 32;
+int decompose(char32_t character, bool compatibility, char32_t* to);
 // Simple lower-case mapping, from one character to one.
 char32_t to_lower(char32_t character);
 

@@ -73,8 +73,8 @@ private:
     // be sorted.
     template <class OnWord> void normalize(char32_t character, Span source, const OnWord& on_word) {
         if (!rules_.strip) return lower(character, source, on_word);
-        char32_t parts[max_decomposition];
-        const int count = character < 0x80 ? (parts[0] = character, 1) : decompose(character, parts);
+        char32_t parts[max_parts];
+        const int count = character < 0x80 ? (parts[0] = character, 1) : decompose(character, false, parts);
         for (int i = 0; i < count; ++i) {
             const int order = parts[i] < 0x80 ? 0 : combining_class(parts[i]);
             if (order == 0) finish_marks(on_word);

@@ -60,21 +60,6 @@ Decoded last_character(std::string_view text, std::size_t end) {
     return decode_utf8(text.substr(begin, end - begin));
 }
 
-int decompose(char32_t character, bool compatibility, char32_t* to) {
-    const auto options =
-        utf8proc_option_t(UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : UTF8PROC_DECOMPOSE));
-    utf8proc_int32_t parts[max_parts];
-    int boundary = 0;
-    const utf8proc_ssize_t count =
-        utf8proc_decompose_char(utf8proc_int32_t(character), parts, max_parts, options, &boundary);
-    if (count < 1 || count > max_parts) {
-        to[0] = character;
-        return 1;
-    }
-    for (int i = 0; i < int(count); ++i) to[i] = char32_t(parts[i]);
-    return int(count);
-}
-
 char32_t compose(char32_t first, char32_t second) {
     utf8proc_int32_t pair[3] = {utf8proc_int32_t(first), utf8proc_int32_t(second), 0};
     const utf8proc_ssize_t count =

@@ -24,10 +24,6 @@ inline Decoded first_character(std::string_view text) {
 // Returns the character that ends at `end`, which must be above 0.
 Decoded last_character(std::string_view text, std::size_t end);
 
-// Writes the full decomposition, canonical or for compatibility: at most max_parts characters. Returns how
-// many.
-inline constexpr int max_parts = 32;
-int decompose(char32_t character, bool compatibility, char32_t* to);
 // Returns the primary composite of two characters (Unicode Standard Annex #15), or 0 if there is none.
 char32_t compose(char32_t first, char32_t second);
 
