@@ -83,27 +83,20 @@ Tensor binary(const AnyOp& op, const Tensor& a, const Tensor& b, const Attribute
     return call_one(op, given, at, common_shape(traits.name, a, b), dtype);
 }
 
+#define MEZZO_TRAITS(op, policy, ints, saved, dtype)                                                  \
+    OpTraits {                                                                                        \
+        .name = #op, .cast = CastPolicy::policy, .saves = save_##saved, .result = ResultDtype::dtype, \
+        .integers_to_real = ints_##ints, .strided = true, .mixed = true                               \
+    }
 #define MEZZO_UNARY(op, policy, ints, saved, gradient)                                          \
-    const Op<kernels::op> op##_op{{.name = #op,                                                 \
-                                   .cast = CastPolicy::policy,                                  \
-                                   .saves = save_##saved,                                       \
-                                   .result = ResultDtype::first,                                \
-                                   .integers_to_real = ints_##ints,                             \
-                                   .strided = true,                                             \
-                                   .mixed = true},                                              \
+    const Op<kernels::op> op##_op{MEZZO_TRAITS(op, policy, ints, saved, first),                 \
                                   [](const Node& c, const Tensors& gs) -> Tensors {             \
                                       [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0); \
                                       [[maybe_unused]] const Tensor y = kept_result(c);         \
                                       return {gradient};                                        \
                                   }};
 #define MEZZO_UNARY_SCALAR(op, policy, ints, saved, gradient)                                              \
-    const Op<kernels::op> op##_op{{.name = #op,                                                            \
-                                   .cast = CastPolicy::policy,                                             \
-                                   .saves = save_##saved,                                                  \
-                                   .result = ResultDtype::first,                                           \
-                                   .integers_to_real = ints_##ints,                                        \
-                                   .strided = true,                                                        \
-                                   .mixed = true},                                                         \
+    const Op<kernels::op> op##_op{MEZZO_TRAITS(op, policy, ints, saved, first),                            \
                                   [](const Node& c, const kernels::op& at, const Tensors& gs) -> Tensors { \
                                       [[maybe_unused]] const Tensor &g = gs[0], x = kept(c, 0);            \
                                       [[maybe_unused]] const double alpha = at.alpha, beta = at.beta;      \
@@ -111,14 +104,7 @@ Tensor binary(const AnyOp& op, const Tensor& a, const Tensor& b, const Attribute
                                   }};
 #define MEZZO_BINARY(op, policy, ints, saved, gradient_a, gradient_b)                                        \
     const Op<kernels::op> op##_op{                                                                           \
-        {.name = #op,                                                                                        \
-         .cast = CastPolicy::policy,                                                                         \
-         .saves = save_##saved,                                                                              \
-         .result = ResultDtype::promoted,                                                                    \
-         .integers_to_real = ints_##ints,                                                                    \
-         .strided = true,                                                                                    \
-         .mixed = true},                                                                                     \
-        [](const Node& c, const Tensors& gs) -> Tensors {                                                    \
+        MEZZO_TRAITS(op, policy, ints, saved, promoted), [](const Node& c, const Tensors& gs) -> Tensors {   \
             [[maybe_unused]] const Tensor &g = gs[0], a = kept(c, 0), b = kept(c, 1);                        \
             return {c.needs(0) ? Tensor(gradient_a) : Tensor(), c.needs(1) ? Tensor(gradient_b) : Tensor()}; \
         }};
@@ -134,6 +120,7 @@ Tensor binary(const AnyOp& op, const Tensor& a, const Tensor& b, const Attribute
 #undef MEZZO_UNARY_SCALAR
 #undef MEZZO_BINARY
 #undef MEZZO_COMPARE
+#undef MEZZO_TRAITS
 
 // b as a 0-dim tensor to compare a with: in a's dtype, or in float64 if b is out of its range. For an
 // integral a in int64 if b is a whole number, otherwise in float64, so that the comparison is exact: a number
