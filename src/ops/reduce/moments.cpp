@@ -90,16 +90,6 @@ Tensor moment(const Op<A>& op, const Tensor& x, const Axes& axes, const VarOptio
     return call(op, {x}, at, reduced_shape(x.shape(), at.axes, options.keepdim));
 }
 
-// argmin is argmax of -x, or of -1 - x for integers, which does not overflow.
-const Op<kernels::ArgMin> argmin_op{
-    {.name = "argmin", .saves = save_none, .result = ResultDtype::indices, .differentiable = false},
-    nullptr,
-    [](In in, const kernels::ArgMin& at) -> Tensors {
-        const Tensor& x = in[0];
-        const Tensor y = argmax(is_floating(x.dtype()) ? -x : -1.0 - cast(x, int64), at.dim);
-        return {y};
-    }};
-
 }  // namespace
 
 Tensor prod(const Tensor& given, const Axes& axes, ReduceOptions options) {
@@ -123,23 +113,6 @@ VarMean var_mean(const Tensor& x, const Axes& axes, VarOptions options) {
 StdMean std_mean(const Tensor& x, const Axes& axes, VarOptions options) {
     const CompositeOp here("std_mean");
     return {std(x, axes, options), mean(x, axes, {.keepdim = options.keepdim})};
-}
-
-Tensor argmin(const Tensor& x, KeepdimOptions options) {
-    check_defined("argmin", x);
-    check(x.numel() > 0, ErrorKind::shape, "argmin: ", x.shape(), " is empty");
-    NoGrad plain;  // the view needs no node
-    const Tensor index = argmin(x.reshape({x.numel()}), 0);
-    return options.keepdim ? index.reshape(Shape::filled(x.dim(), 1)) : index;
-}
-
-Tensor argmin(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
-    check_defined("argmin", x);
-    const int d = wrap_dim("argmin", dim, x.dim());
-    if (x.dim() == 0) return argmin(x);
-    check(x.size(d) > 0, ErrorKind::shape, "argmin: dimension ", d, " of ", x.shape(), " is empty");
-    const Shape shape = reduced_shape(x.shape(), {d}, options.keepdim);
-    return call(argmin_op, {x}, {.dim = d}, shape).reshape(shape);
 }
 
 Tensor count_nonzero(const Tensor& x, const Axes& axes, KeepdimOptions options) {

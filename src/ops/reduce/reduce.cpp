@@ -113,6 +113,15 @@ const Op<LogSumExp> logsumexp_op{
 const Op<kernels::ArgMax> argmax_op{
     {.name = "argmax", .saves = save_none, .result = ResultDtype::indices, .differentiable = false}};
 
+// argmin is argmax of -x, or of -1 - x for integers, which does not overflow.
+const Op<kernels::ArgMin> argmin_op{
+    {.name = "argmin", .saves = save_none, .result = ResultDtype::indices, .differentiable = false},
+    nullptr,
+    [](In in, const kernels::ArgMin& at) -> Tensors {
+        const Tensor& x = in[0];
+        return {argmax(is_floating(x.dtype()) ? -x : -1.0 - cast(x, int64), at.dim)};
+    }};
+
 // [rows, cols] -> [cols]: the gradient of a bias.
 const Op<kernels::ColumnSum> column_sum_op{
     {.name = "column_sum", .saves = save_none, .mixed = true},
@@ -155,6 +164,25 @@ Tensor extremum(const Op<A>& op, const Tensor& x, const Axes& axes, const Reduce
     if (options.explicit_dtype)
         return cast(extremum(op, x, axes, {.keepdim = options.keepdim}), options.dtype);
     return reduce(op, x, axes, options);
+}
+
+template <class A> Tensor arg_extremum(const Op<A>& op, const Tensor& x, KeepdimOptions options) {
+    const char* name = op.name();
+    check_defined(name, x);
+    check(x.numel() > 0, ErrorKind::shape, name, ": ", x.shape(), " is empty");
+    NoGrad plain;  // the view needs no node
+    const Tensor index = call(op, {x.reshape({x.numel()})}, {.dim = 0}, Shape{});
+    return options.keepdim ? index.reshape(Shape::filled(x.dim(), 1)) : index;
+}
+template <class A>
+Tensor arg_extremum(const Op<A>& op, const Tensor& x, std::int64_t dim, KeepdimOptions options) {
+    const char* name = op.name();
+    check_defined(name, x);
+    const int d = wrap_dim(name, dim, x.dim());
+    if (x.dim() == 0) return arg_extremum(op, x, {});
+    check(x.size(d) > 0, ErrorKind::shape, name, ": dimension ", d, " of ", x.shape(), " is empty");
+    const Shape shape = reduced_shape(x.shape(), {d}, options.keepdim);
+    return call(op, {x}, {.dim = d}, shape).reshape(shape);  // a decomposition does not keep the dimension
 }
 
 }  // namespace
@@ -212,23 +240,13 @@ Tensor logsumexp(const Tensor& x, const Axes& axes, ReduceOptions options) {
     return reduce(logsumexp_op, x, axes, options);
 }
 
-Tensor argmax(const Tensor& x, KeepdimOptions options) {
-    check_defined("argmax", x);
-    check(x.numel() > 0, ErrorKind::shape, "argmax: ", x.shape(), " is empty");
-    NoGrad plain;  // the view needs no node
-    const Tensor index = argmax(x.reshape({x.numel()}), 0);
-    return options.keepdim ? index.reshape(Shape::filled(x.dim(), 1)) : index;
-}
-
+Tensor argmax(const Tensor& x, KeepdimOptions options) { return arg_extremum(argmax_op, x, options); }
 Tensor argmax(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
-    check_defined("argmax", x);
-    if (x.dim() == 0) {
-        (void)wrap_dim("argmax", dim, 0);
-        return argmax(x);
-    }
-    const int d = wrap_dim("argmax", dim, x.dim());
-    check(x.size(d) > 0, ErrorKind::shape, "argmax: dimension ", d, " of ", x.shape(), " is empty");
-    return call(argmax_op, {x}, {.dim = d}, reduced_shape(x.shape(), {d}, options.keepdim));
+    return arg_extremum(argmax_op, x, dim, options);
+}
+Tensor argmin(const Tensor& x, KeepdimOptions options) { return arg_extremum(argmin_op, x, options); }
+Tensor argmin(const Tensor& x, std::int64_t dim, KeepdimOptions options) {
+    return arg_extremum(argmin_op, x, dim, options);
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
