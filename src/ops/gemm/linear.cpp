@@ -217,17 +217,10 @@ const Op<kernels::Linear>& op_for(LinearActivation activation) {
 }
 
 Activation kernel_activation(LinearActivation activation) {
-    switch (activation) {
-        case LinearActivation::relu:
-            return Activation::relu;
-        case LinearActivation::gelu:
-            return Activation::gelu;
-        case LinearActivation::gelu_tanh:
-            return Activation::gelu_tanh;
-        case LinearActivation::none:
-            break;
-    }
-    return Activation::none;
+    static_assert(int(LinearActivation::relu) == int(Activation::relu) &&
+                  int(LinearActivation::gelu) == int(Activation::gelu) &&
+                  int(LinearActivation::gelu_tanh) == int(Activation::gelu_tanh));
+    return Activation(activation);
 }
 
 // The shape of the ReLU mask of a result: a row of bytes for each row of the result.
