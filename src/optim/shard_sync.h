@@ -1,5 +1,5 @@
 // Interface of an optimizer to ZeRO-1 sharding, which divides the optimizer's state among several processes.
-// src/distributed/sharding.h implements it.
+// src/distributed/sharding.cpp implements it.
 #pragma once
 
 #include <cstdint>
