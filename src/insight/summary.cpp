@@ -9,10 +9,11 @@
 
 #include "autograd/op_observer.h"
 #include "core/gradient/unlisted.h"
-#include "insight/evaluating.h"
 #include "insight/flops.h"
 #include "insight/si_number.h"
 #include "mezzo/amp.h"
+#include "mezzo/autograd.h"
+#include "mezzo/eval_mode.h"
 #include "mezzo/quantize.h"
 #include "nn/module_paths.h"
 
@@ -20,6 +21,29 @@ namespace mezzo::nn {
 namespace {
 
 using insight::scaled;
+
+// Prepares a model for tracing while it lives: turns off the training flags of all modules, and turns on
+// requires_grad of all parameters but 8-bit weights, so that views have histories and observers see them.
+class [[nodiscard]] Evaluating {
+public:
+    explicit Evaluating(Module& model) : mode_(model) {
+        for (const Tensor& p : model.parameters()) {
+            if (p.requires_grad() || is_quantized(p)) continue;
+            frozen_.push_back(p);
+            p.set_requires_grad(true);
+        }
+    }
+    ~Evaluating() {
+        for (const Tensor& p : frozen_) p.set_requires_grad(false);
+    }
+    Evaluating(const Evaluating&) = delete;
+    Evaluating& operator=(const Evaluating&) = delete;
+
+private:
+    const EnableGrad recorded_;
+    EvalMode mode_;
+    Tensors frozen_;
+};
 
 class Watcher final : public OpObserver {
 public:
@@ -114,7 +138,7 @@ Summary detail::summarize(Module& model, const autograd::Callback<void()>& forwa
     Summary result;
     const auto modules = model.named_modules();
     {
-        const insight::Evaluating evaluating(model);
+        const Evaluating evaluating(model);
         const Watcher watcher(model);
         amp::Fp8State fp8(model);
         const StateDict histories = fp8.state_dict();
