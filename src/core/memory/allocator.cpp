@@ -5,16 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/memory/free_list.h"
 #include "core/step_recorder.h"
 #include "core/tensor_impl.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define MEZZO_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define MEZZO_ASAN 1
-#endif
-#endif
 #ifdef MEZZO_ASAN
 #include <sanitizer/asan_interface.h>
 #endif

@@ -10,17 +10,19 @@
 
 #include <utility>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define MEZZO_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define MEZZO_ASAN 1
+#endif
+#endif
+
 namespace mezzo {
 
 // Most objects in a list. None with AddressSanitizer, so that it finds uses of destroyed objects.
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef MEZZO_ASAN
 inline constexpr int free_list_limit = 0;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-inline constexpr int free_list_limit = 0;
-#else
-inline constexpr int free_list_limit = 1024;
-#endif
 #else
 inline constexpr int free_list_limit = 1024;
 #endif
