@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/memory/borrowed_storage.h"
+#include "core/memory/storage.h"
 #include "core/tensor_impl.h"
 #include "mezzo/autograd.h"
 #include "mezzo/device.h"

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "capture/step_memory.h"
-#include "core/memory/borrowed_storage.h"
+#include "core/memory/storage.h"
 #include "core/tensor_impl.h"
 #include "mezzo/capture.h"
 #include "mezzo/distributed/state.h"

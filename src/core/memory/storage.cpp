@@ -1,5 +1,3 @@
-#include "core/memory/borrowed_storage.h"
-
 #include <utility>
 
 #include "core/memory/memory_hook.h"

@@ -56,6 +56,11 @@ private:
 // A storage of at least `bytes`, 256-byte aligned; without memory if `bytes` is 0. If memory is short, the
 // allocator empties its cache and tries again; then it throws Error(memory) with its statistics.
 Ref<Storage> allocate_storage(std::size_t bytes, Device device);
+// Makes a storage on memory of another owner. give_back(lender) is called once, after the last reference to
+// the storage is dropped.
+MEZZO_INTERNAL Ref<Storage> borrowed_storage(void* data, std::size_t bytes, Device device,
+                                             void (*give_back)(void*), void* lender);
+
 // A part of a storage as a storage with its own version and references. It holds a reference to the whole.
 MEZZO_INTERNAL Ref<Storage> part_of(const Ref<Storage>& whole, std::size_t offset, std::size_t bytes);
 
