@@ -6,7 +6,6 @@
 #include "autograd/extra.h"
 #include "autograd/op_observer.h"
 #include "autograd/report.h"
-#include "core/gradient/grad_meta.h"
 #include "core/memory/free_list.h"
 #include "core/storage_codes.h"
 #include "core/thread_state.h"

@@ -2,7 +2,6 @@
 #include <new>
 
 #include "core/enumerators.h"
-#include "core/gradient/grad_meta.h"
 #include "core/memory/free_list.h"
 #include "core/step_recorder.h"
 #include "core/storage_codes.h"

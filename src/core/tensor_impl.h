@@ -85,6 +85,10 @@ struct TensorImpl {
     char* bytes() const { return static_cast<char*>(storage->data) + offset * std::int64_t(size_of(dtype)); }
 };
 
+// As TensorImpl::grads(), but reuses the memory of this thread's destroyed tensors, because every recorded op
+// makes a GradMeta.
+GradMeta& result_grads(TensorImpl& impl);
+
 // Whether products may read the weight in float8.
 inline bool allows_fp8(const Tensor& weight) {
     return weight->grad_meta == nullptr || !weight->grad_meta->no_fp8;

@@ -6,7 +6,6 @@
 #include <unordered_set>
 
 #include "autograd/extra.h"
-#include "core/gradient/grad_meta.h"
 
 namespace mezzo::distributed {
 

@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include "autograd/op.h"
-#include "core/gradient/grad_meta.h"
 #include "mezzo/amp.h"
 #include "mezzo/cuda.h"
 #include "mezzo/nn.h"
