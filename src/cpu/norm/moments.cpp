@@ -26,10 +26,6 @@ template <class T> struct ProductOf {
         for (std::int64_t i = 0; i < n; ++i) product = join(product, A(x[i]));
         return product;
     }
-    static void join_rows(A* products, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
-        for (; rows > 0; --rows, x += stride)
-            for (std::int64_t i = 0; i < n; ++i) products[i] = join(products[i], A(x[i]));
-    }
 };
 
 // The count, the mean and the sum of squared distances from it. They are combined as in Chan, Golub and

@@ -40,11 +40,6 @@ template <> struct SumOf<std::int64_t> {
     static A identity() { return 0; }
     static A part(const std::int64_t* x, std::int64_t n) { return active_loops().sum_i64(x, n); }
     static A join(A a, A b) { return A(std::uint64_t(a) + std::uint64_t(b)); }
-    static void join_rows(A* sums, const std::int64_t* x, std::int64_t rows, std::int64_t stride,
-                          std::int64_t n) {
-        for (; rows > 0; --rows, x += stride)
-            for (std::int64_t i = 0; i < n; ++i) sums[i] = join(sums[i], x[i]);
-    }
 };
 // The number of true elements. Eight at a time, whose counts are bytes of a word.
 template <> struct SumOf<bool> {
@@ -67,10 +62,6 @@ template <> struct SumOf<bool> {
         return total;
     }
     static A join(A a, A b) { return a + b; }
-    static void join_rows(A* sums, const bool* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
-        for (; rows > 0; --rows, x += stride)
-            for (std::int64_t i = 0; i < n; ++i) sums[i] += x[i];
-    }
 };
 template <class T> struct SquaresOf {
     using A = double;

@@ -2,9 +2,9 @@
 // are combined in order, so that any number of threads gives the same bits. A class R describes a reduction
 // of elements T with partial results of type R::A:
 //   A identity(); A part(const T* x, n > 0); A join(A, A);
+// and optionally
 //   void join_rows(A* sums, const T* x, rows, stride, n): joins elements [i * stride, i * stride + n) of x to
 //   the n sums, for each i < rows
-// and optionally
 //   void parts(A* results, const T* x, rows, n): part() of each row, in one call
 // and for T = float two functions that read elements of a 16-bit dtype
 //   void parts16(A* results, const char* x, Dtype, rows, n)
@@ -26,7 +26,7 @@ template <class T, class A> struct Reduction {
     A identity;
     A (*part)(const T* x, std::int64_t n);
     void (*join)(A* sums, const A* others, std::int64_t n);  // sums[i] = join(sums[i], others[i])
-    void (*join_rows)(A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n);
+    void (*join_rows)(A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) = nullptr;
     void (*parts)(A* results, const T* x, std::int64_t rows, std::int64_t n) = nullptr;
     void (*parts16)(A* results, const char* x, Dtype dtype, std::int64_t rows, std::int64_t n) = nullptr;
     void (*join_rows16)(A* sums, const char* x, Dtype dtype, std::int64_t rows, std::int64_t stride,
@@ -34,11 +34,17 @@ template <class T, class A> struct Reduction {
 };
 template <class R, class T> Reduction<T, typename R::A> reduction() {
     using A = typename R::A;
-    Reduction<T, A> all{R::identity(), R::part,
-                        [](A* sums, const A* others, std::int64_t n) {
+    Reduction<T, A> all{R::identity(), R::part, [](A* sums, const A* others, std::int64_t n) {
                             for (std::int64_t i = 0; i < n; ++i) sums[i] = R::join(sums[i], others[i]);
-                        },
-                        R::join_rows};
+                        }};
+    if constexpr (requires { &R::join_rows; }) {
+        all.join_rows = R::join_rows;
+    } else {
+        all.join_rows = [](A* sums, const T* x, std::int64_t rows, std::int64_t stride, std::int64_t n) {
+            for (; rows > 0; --rows, x += stride)
+                for (std::int64_t i = 0; i < n; ++i) sums[i] = R::join(sums[i], A(x[i]));
+        };
+    }
     if constexpr (requires { &R::parts; }) all.parts = R::parts;
     if constexpr (std::is_same_v<T, float> && requires { &R::parts16; }) {
         all.parts16 = R::parts16;
