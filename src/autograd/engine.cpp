@@ -7,24 +7,12 @@
 #include "autograd/extra.h"
 #include "autograd/op_observer.h"
 #include "autograd/root_gradient.h"
+#include "core/scoped_value.h"
 #include "mezzo/ops.h"
 
 namespace mezzo {
 
 namespace {
-
-// Makes an engine the one that runs on this thread, and turns autocast off.
-class [[nodiscard]] RunScope {
-public:
-    explicit RunScope(Engine* engine) : previous_(std::exchange(thread_state.engine, engine)) {}
-    ~RunScope() { thread_state.engine = previous_; }
-    RunScope(const RunScope&) = delete;
-    RunScope& operator=(const RunScope&) = delete;
-
-private:
-    Engine* previous_;
-    NoAutocast plain_;
-};
 
 // The gradient of input i in the input's shape and dtype. Broadcasting and autocast's conversions are undone
 // here, once.
@@ -115,7 +103,8 @@ void Engine::propagate(const Tensors& outputs, const Tensors& grad_outputs) {
     MakeBackwardListener* const make = targets_ || thread_state.engine != nullptr
                                            ? nullptr
                                            : make_backward_listener.load(std::memory_order_relaxed);
-    RunScope scope(this);
+    const ScopedValue<Engine*> running(thread_state.engine, this);
+    const NoAutocast plain;
     if (targets_ && !parent_) targets_->find_paths(outputs);
     const auto go = [&] {
         if (!listener_ && make != nullptr) listener_ = make(outputs, create_graph_);

@@ -2,6 +2,7 @@
 #include "autograd/engine.h"
 #include "autograd/extra.h"
 #include "autograd/op_observer.h"
+#include "core/scoped_value.h"
 #include "core/thread_state.h"
 #include "mezzo/ops.h"
 
@@ -40,7 +41,8 @@ struct UserFunction final : NodeFunction {
     Tensors backward(const Node& node, const Tensors& g) override {
         versions.check_unchanged(name.c_str(), "saved tensor", context.saved);
         AutocastGuard same_as_forward(state);
-        const Restored saved_values(context.saved);
+        // With the history of saved results they hold the node that holds them.
+        const ScopedValue saved_values(context.saved, Tensors(context.saved));
         for (auto [saved, output] : saved_outputs)
             context.saved[saved] = with_history(node, context.saved[saved], output);
         Tensors filled = g;
@@ -89,34 +91,12 @@ struct UserFunction final : NodeFunction {
         return y;
     }
 
-    // Removes the history of saved results again when backward returns or throws: with it they hold the node
-    // that holds them.
-    struct Restored {
-        explicit Restored(Tensors& saved) : place(saved), values(saved) {}
-        ~Restored() { place = std::move(values); }
-        Restored(const Restored&) = delete;
-        Restored& operator=(const Restored&) = delete;
-        Tensors& place;
-        Tensors values;
-    };
-
     std::string name;
     autograd::Context context;
     autograd::Backward gradient;
     AutocastState state;
     SavedVersions versions;
     std::vector<std::pair<std::size_t, std::uint32_t>> saved_outputs;
-};
-
-class Recomputing {
-public:
-    Recomputing() : before_(std::exchange(thread_state.recomputing, true)) {}
-    ~Recomputing() { thread_state.recomputing = before_; }
-    Recomputing(const Recomputing&) = delete;
-    Recomputing& operator=(const Recomputing&) = delete;
-
-private:
-    bool before_;
 };
 
 struct Checkpoint final : NodeFunction {
@@ -132,7 +112,7 @@ struct Checkpoint final : NodeFunction {
         {
             AutocastGuard same_as_forward(state);
             EnableGrad recorded;
-            Recomputing second_run;
+            const ScopedValue second_run(thread_state.recomputing, true);
             set_random_state(random);
             for (std::size_t i = 0; i < inputs.size(); ++i) {
                 x.push_back(inputs[i].defined() ? alias(inputs[i]) : Tensor());

@@ -11,6 +11,7 @@
 
 #include "core/backend.h"
 #include "core/memory/separate_memory.h"
+#include "core/scoped_value.h"
 #include "core/step_recorder.h"
 #include "core/system/build_id.h"
 #include "core/system/log_line.h"
@@ -75,14 +76,6 @@ const SelfCheck* find_self_check(const SelfChecks& list, int slot) {
 
 thread_local bool self_check_runs = false;
 
-class InSelfCheck {
-public:
-    InSelfCheck() { self_check_runs = true; }
-    ~InSelfCheck() { self_check_runs = false; }
-    InSelfCheck(const InSelfCheck&) = delete;
-    InSelfCheck& operator=(const InSelfCheck&) = delete;
-};
-
 // The reason why the device does not work any more; "" if it does.
 std::string failure_of(Device device) {
     try {
@@ -104,7 +97,7 @@ CheckResult with_state_of(Device device, std::string reason) {
 CheckResult try_self_check(const SelfChecks& list, const SelfCheck& self_check, Device device) try {
     // Waits for work that the program has queued before. If that fails, it is not the fast path's error.
     if (const std::string failure = failure_of(device); !failure.empty()) return {CheckResult::open, failure};
-    const InSelfCheck scope;
+    const ScopedValue running(self_check_runs, true);
     const SeparateMemory memory(device, memory_of_a_self_check);
     list.run(self_check, device.index);
     backend_of("self-check", device).synchronize(device.index);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/scoped_value.h"
 #include "mezzo/any_module.h"
 #include "mezzo/autograd.h"
 
@@ -15,17 +16,6 @@ using detail::ModuleHooks;
 
 // The module around whose call the hooks run at present: with_hooks() of its base classes runs them no more.
 thread_local const Module* entered = nullptr;
-
-class Entered {
-public:
-    explicit Entered(const Module* module) : outer_(std::exchange(entered, module)) {}
-    ~Entered() { entered = outer_; }
-    Entered(const Entered&) = delete;
-    Entered& operator=(const Entered&) = delete;
-
-private:
-    const Module* outer_;
-};
 
 void run_all(const ModuleHooks& hooks, HookKind kind, const Module* module, Tensors& a, Tensors& b) {
     const std::size_t sizes[] = {a.size(), b.size()};
@@ -146,7 +136,7 @@ Tensors run_hooked(const HookedCall& call, Tensors (*run)(const void*, const Ten
     }
     Tensors outputs;
     {
-        const Entered here(&call.module);
+        const ScopedValue here(entered, &call.module);
         outputs = run(call.forward, inputs.data());
     }
     run_all(hooks, HookKind::forward, &call.module, inputs, outputs);

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "core/internal.h"
 #include "core/memory/allocator.h"
+#include "core/scoped_value.h"
 #include "core/thread_state.h"
 
 namespace mezzo {
@@ -53,15 +53,8 @@ private:
 
 // While it exists, this thread allocates as outside of any step, for objects that are made once and outlive
 // the step.
-class OutsideStep {
-public:
-    OutsideStep() : hook_(std::exchange(thread_state.memory_hook, nullptr)) {}
-    ~OutsideStep() { thread_state.memory_hook = hook_; }
-    OutsideStep(const OutsideStep&) = delete;
-    OutsideStep& operator=(const OutsideStep&) = delete;
-
-private:
-    MemoryHook* const hook_;
+struct OutsideStep : ScopedValue<MemoryHook*> {
+    OutsideStep() : ScopedValue(thread_state.memory_hook, nullptr) {}
 };
 
 }  // namespace mezzo
