@@ -49,11 +49,6 @@ template <class F, class C> struct ElementSlope {
     __device__ C operator()(C g, C x, C t) const { return C(F::slopes) * (g * scale * F::slope(x, t, beta)); }
 };
 
-template <class A> double beta_of(const A& at) {
-    if constexpr (requires { at.beta; }) return at.beta;
-    return 0;
-}
-
 template <class F, class C> void loss_in(In in, Reduction reduction, C beta, Out out) {
     if (reduction == Reduction::none)
         return map_general<C>(make_layout<3>({out[0], in[0], in[1]}), ElementLoss<F, C>{beta});

@@ -116,4 +116,10 @@ struct CtcLossGrad {
     std::int64_t blank = 0, width = -1;
 };
 
+// The beta of a loss or its gradient; 0 for those without one.
+template <class A> double beta_of(const A& at) {
+    if constexpr (requires { at.beta; }) return at.beta;
+    return 0;
+}
+
 }  // namespace mezzo::kernels

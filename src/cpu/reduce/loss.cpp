@@ -109,10 +109,6 @@ void run_loss_grad(LossOp op, In in, Reduction reduction, double beta, Out out) 
               [&]<class T>(T) { loss_grad<T>(op, in, reduction, beta, out); });
 }
 
-template <class A> double beta_of(const A& at) {
-    if constexpr (requires { at.beta; }) return at.beta;
-    return 0;
-}
 template <LossOp op, class A> void forward(In in, const A& at, Out out) {
     if constexpr (op == LossOp::bce)
         with_real(in[0]->dtype, [&]<class T>(T) { check_probabilities<T>(in[0]); });

@@ -82,21 +82,14 @@ Tensor bce_target_slope(const Tensor& x, const Tensor&, double) {
 }
 Tensor bce_with_logits_target_slope(const Tensor& x, const Tensor&, double) { return -x; }
 
-template <class A> double beta_of(const A& at) {
-    if constexpr (requires { at.beta; })
-        return at.beta;
-    else
-        return 0;
-}
-
 template <class A, Value value> Tensors loss_decomposition(In in, const A& at) {
-    return {reduced(value(in[0], in[1], beta_of(at)), at.reduction)};
+    return {reduced(value(in[0], in[1], kernels::beta_of(at)), at.reduction)};
 }
 
 template <class A, Slope slope> Tensors grad_decomposition(In in, const A& at) {
     const Tensor x = in[1], t = in[2];
     const Tensor g = spread_loss_grad(in[0], at.reduction, double(x.numel()));
-    const Tensor grad = g * slope(x, t, beta_of(at));
+    const Tensor grad = g * slope(x, t, kernels::beta_of(at));
     if constexpr (std::is_same_v<A, kernels::MseLossGrad>) return {2.0 * grad};
     return {grad};
 }
@@ -122,7 +115,8 @@ Tensors loss_vjp(const Op<G>& grad_op, Slope* by_target, const Node& c, const A&
     if (!c.needs(1)) return grads;
     if (by_target) {
         const Tensor x = widened(c.in(0));
-        grads[1] = spread_loss_grad(g, at.reduction, double(x.numel())) * by_target(x, c.in(1), beta_of(at));
+        grads[1] = spread_loss_grad(g, at.reduction, double(x.numel())) *
+                   by_target(x, c.in(1), kernels::beta_of(at));
     } else {
         const bool shared = c.needs(0) && c.grad_dtype(0) == c.grad_dtype(1);
         grads[1] = -(shared ? grads[0] : input_grad(c.grad_dtype(1)));
