@@ -167,14 +167,6 @@ template <class C> NormArgs<C> norm_args(const Tensor& x, const Tensor& weight, 
             rows.cols,         static_cast<C>(eps),  centred};
 }
 
-// Takes the 16-bit copy of the first result off the results, if there is one.
-Tensor taken_copy(Out& out) {
-    if (out.size() < 2 || !is_16bit(out.back().dtype())) return {};
-    const Tensor copy = out.back();
-    out = out.first(out.size() - 1);
-    return copy;
-}
-
 template <class C> void norm_any(const Tensor& x, const Tensor& y, const NormArgs<C>& a) {
     with_row_team({a.rows, a.cols, 1}, [&](auto team, unsigned grid, unsigned block) {
         launch(norm_any_kernel<decltype(team), C>, grid, block, 0, any_of<C>(x), any_of<C>(y), a);
@@ -210,7 +202,7 @@ bool plain_packs(In in, const Tensor& bias, const Tensor& y, const NormArgs<floa
 
 void normalise(In in, double eps, Out out, bool centred) {
     use_device_of(out[0]);
-    const Tensor copy = taken_copy(out);
+    const Tensor copy = kernels::taken_copy(out);
     const Tensor &x = in[0], &y = out[0];
     if (y.numel() == 0) return;
     const Tensor bias = centred ? in[2] : Tensor(), mean = centred && out.size() > 1 ? out[1] : Tensor(),
@@ -240,7 +232,7 @@ struct DroppedNorm {
           x_bias(in[2]),
           residual(in[3]),
           bias(in[4]),
-          copy(taken_copy(out)),
+          copy(kernels::taken_copy(out)),
           y(out[0]) {
         if (out.size() < 2) return;
         z = out[1];

@@ -45,4 +45,12 @@ struct DropoutAddLayerNormGrad {
     DropoutAddLayerNorm forward = {};  // attributes of the forward op
 };
 
+// Takes the 16-bit copy of the first result off the results, if there is one.
+inline Tensor taken_copy(Out& out) {
+    if (out.size() < 2 || !is_16bit(out.back().dtype())) return {};
+    const Tensor copy = out.back();
+    out = out.first(out.size() - 1);
+    return copy;
+}
+
 }  // namespace mezzo::kernels

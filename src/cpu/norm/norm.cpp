@@ -75,21 +75,13 @@ struct Matrix {
     }
 };
 
-// Takes the 16-bit copy of the first result off the results, if there is one.
-Tensor taken_copy(Out& out) {
-    if (out.size() < 2 || !is_16bit(out.back()->dtype)) return {};
-    const Tensor copy = out.back();
-    out = out.first(out.size() - 1);
-    return copy;
-}
-
 struct Forward {
     bool centred;
     double eps;
 };
 // Inputs x, weight [, bias] -> y = norm(x) [, mean (if centred), rstd].
 template <class T> void norm_rows(const Forward& f, In in, Out out) {
-    const Tensor copy = taken_copy(out);
+    const Tensor copy = kernels::taken_copy(out);
     const Matrix m(in[0]);
     const RowsOf<T> x(in[0], m.cols, 0), y(out[0], m.cols, 1);
     const VectorOf<T> weight(in[1]), bias(f.centred ? in[2] : Tensor());
@@ -132,7 +124,7 @@ struct Dropout {
 
 // Inputs weight, x, x_bias, residual, bias -> y [, z, mean, rstd].
 template <class T> void dropout_norm_rows(In in, const kernels::DropoutAddLayerNorm& at, Out out) {
-    const Tensor copy = taken_copy(out);
+    const Tensor copy = kernels::taken_copy(out);
     const Matrix m(in[1]);
     const Dropout dropout(at.dropout_p, at.stream);
     const bool recorded = out.size() > 1;
