@@ -152,22 +152,20 @@ struct BatchQueue::Live {
         impl->start(workers);
         impl->in_caller = impl->threads.empty();
     }
-    void remove(Impl* impl) {
+    // Not locked if, after fork(), a thread that this process lacks holds the mutex.
+    std::unique_lock<std::mutex> locked() {
         std::unique_lock lock(mutex, std::try_to_lock);
-        if (!lock.owns_lock()) {
-            if (pid != getpid()) return;  // after fork(): held by a thread that this process lacks
-            lock.lock();
-        }
-        queues.erase(impl);
+        if (!lock && pid == getpid()) lock.lock();
+        return lock;
+    }
+    void remove(Impl* impl) {
+        if (const std::unique_lock lock = locked()) queues.erase(impl);
     }
     // Stops all queues. Skips a queue that another thread is stopping, as that thread may be waiting for this
     // one.
     void stop() {
-        std::unique_lock lock(mutex, std::try_to_lock);
-        if (!lock.owns_lock()) {
-            if (pid != getpid()) return;  // after fork(): held by a thread that this process lacks
-            lock.lock();
-        }
+        std::unique_lock lock = locked();
+        if (!lock) return;
         ended = true;
         std::vector<std::shared_ptr<Impl>> found;
         for (Impl* const impl : queues) found.push_back(impl->self);
