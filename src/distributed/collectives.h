@@ -10,6 +10,12 @@
 
 namespace mezzo::distributed {
 
+// Rank of a process among all processes of its program, and among those of its machine.
+struct RankInfo {
+    int rank = 0, size = 1;              // among all
+    int local_rank = 0, local_size = 1;  // among those of this machine
+};
+
 // Collective operations on host memory. All ranks call the same operations in the same order, each rank from
 // one thread at a time. Calls block until the result is there. They throw Error(backend), after which the
 // engine cannot be used.

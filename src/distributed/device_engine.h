@@ -11,7 +11,6 @@
 
 #include "core/device_collectives.h"
 #include "distributed/collectives.h"
-#include "distributed/rank_info.h"
 #include "mezzo/device.h"
 #include "mezzo/tensor.h"
 

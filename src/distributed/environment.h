@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "distributed/rank_info.h"
+#include "distributed/collectives.h"
 
 namespace mezzo::distributed {
 

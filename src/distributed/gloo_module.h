@@ -6,7 +6,6 @@
 #include <string>
 
 #include "distributed/collectives.h"
-#include "distributed/rank_info.h"
 
 namespace mezzo::distributed {
 

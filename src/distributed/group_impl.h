@@ -16,7 +16,6 @@
 #include "distributed/collectives.h"
 #include "distributed/control.h"
 #include "distributed/device_engine.h"
-#include "distributed/rank_info.h"
 #include "mezzo/distributed/group.h"
 
 namespace mezzo::distributed {
