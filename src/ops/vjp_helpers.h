@@ -31,4 +31,7 @@ Tensor hardtanh_vjp(const Tensor& g, const Tensor& x, double low, double high);
 // g c / (a^2 + b^2), 0 where a and b are 0: with c = b the gradient of atan2(a, b) by a.
 Tensor atan2_vjp(const Tensor& g, const Tensor& c, const Tensor& a, const Tensor& b);
 
+// The products of all elements before each one along dim, or with `reverse` after it; 1 where there is none.
+Tensor exclusive_cumprod(const Tensor& x, std::int64_t dim, bool reverse);
+
 }  // namespace mezzo

@@ -4,7 +4,6 @@
 #include "kernels/reduce.h"
 #include "mezzo/reduce_ops.h"
 #include "ops/common.h"
-#include "ops/reduce/scan.h"
 #include "ops/vjp_helpers.h"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 #include "mezzo/pointwise_ops.h"
 #include "mezzo/reduce_ops.h"
 #include "mezzo/sort_ops.h"
-#include "ops/reduce/scan.h"
+#include "ops/common.h"
 #include "ops/vjp_helpers.h"
 
 namespace mezzo {
