@@ -1,10 +1,8 @@
 // WordPiece: converts words to ids by greedy longest match, as in BERT, and ids back to text.
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <limits>
 
-#include "core/memory/ref.h"
 #include "cpu/parallel.h"
 #include "io/whole_file.h"
 #include "mezzo/error.h"
@@ -15,7 +13,7 @@
 
 namespace mezzo::data {
 
-namespace detail {
+namespace {
 
 // A special token: its id (-1: not in the vocabulary) and its text.
 struct SpecialToken {
@@ -23,16 +21,14 @@ struct SpecialToken {
     std::string text;
 };
 
-struct WordPieceState {
+struct State : mezzo::detail::SharedObject {
     enum Role { unk, sep, pad, cls, mask, roles };
 
-    WordPieceState(std::vector<std::string> vocabulary, const WordPieceOptions& options,
-                   const std::string& origin);
+    State(std::vector<std::string> vocabulary, const WordPieceOptions& options, const std::string& origin);
     bool is_special(std::int64_t id) const {
         return std::any_of(special.begin(), special.end(), [&](const SpecialToken& s) { return s.id == id; });
     }
 
-    std::atomic<std::uint32_t> refs{0};
     WordRules rules;
     std::vector<std::string> tokens;
     Trie trie;
@@ -41,10 +37,8 @@ struct WordPieceState {
     std::string special_starts;  // the first bytes of the special tokens
 };
 
-static void dispose(WordPieceState* state) { delete state; }
-
-static std::vector<std::string> checked(std::vector<std::string> tokens, const WordPieceOptions& options,
-                                        const std::string& origin) {
+std::vector<std::string> checked(std::vector<std::string> tokens, const WordPieceOptions& options,
+                                 const std::string& origin) {
     check(options.max_chars_per_word >= 1, ErrorKind::value, "WordPiece: max_chars_per_word is ",
           options.max_chars_per_word, "; it must be positive");
     check(!tokens.empty(), ErrorKind::value, "WordPiece: ", origin, " has no token");
@@ -60,8 +54,7 @@ static std::vector<std::string> checked(std::vector<std::string> tokens, const W
     return tokens;
 }
 
-WordPieceState::WordPieceState(std::vector<std::string> vocabulary, const WordPieceOptions& options,
-                               const std::string& origin)
+State::State(std::vector<std::string> vocabulary, const WordPieceOptions& options, const std::string& origin)
     : rules(options), tokens(checked(std::move(vocabulary), options, origin)), trie(tokens) {
     continuation = trie.find("##");
     special = {SpecialToken{0, options.unk_token}, SpecialToken{0, options.sep_token},
@@ -79,13 +72,11 @@ WordPieceState::WordPieceState(std::vector<std::string> vocabulary, const WordPi
     }
 }
 
-}  // namespace detail
-
-using State = detail::WordPieceState;
-
-namespace {
-
 constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
+
+const State& state_of(const mezzo::detail::SharedHandle<mezzo::detail::SharedObject>& handle) {
+    return static_cast<const State&>(*handle.operator->());
+}
 
 // Makes encodings of texts. Reuses its buffers.
 class Encoder {
@@ -105,7 +96,7 @@ private:
         out.ids.push_back(id);
         out.offsets.push_back(offset);
     }
-    const detail::SpecialToken* special_at(std::string_view text) const;
+    const SpecialToken* special_at(std::string_view text) const;
     std::size_t find_special(std::string_view text, std::size_t from) const;
 
     const State& state_;
@@ -174,7 +165,7 @@ void Encoder::append(std::string_view text, std::size_t limit, Encoding& out) {
         });
         at = next;
         if (at == text.size()) break;
-        const detail::SpecialToken& token = *special_at(text.substr(at));
+        const SpecialToken& token = *special_at(text.substr(at));
         at += token.text.size();
         add(token.id, {std::int64_t(next), std::int64_t(at)}, out);
     }
@@ -182,9 +173,9 @@ void Encoder::append(std::string_view text, std::size_t limit, Encoding& out) {
 }
 
 // Returns the longest special token that the text starts with, or null.
-const detail::SpecialToken* Encoder::special_at(std::string_view text) const {
-    const detail::SpecialToken* best = nullptr;
-    for (const detail::SpecialToken& token : state_.special)
+const SpecialToken* Encoder::special_at(std::string_view text) const {
+    const SpecialToken* best = nullptr;
+    for (const SpecialToken& token : state_.special)
         if (token.id >= 0 && text.starts_with(token.text) && (!best || token.text.size() > best->text.size()))
             best = &token;
     return best;
@@ -234,29 +225,19 @@ bool Encoder::match(const Word& word, Encoding& out) const {
 
 }  // namespace
 
-WordPiece::WordPiece(detail::WordPieceState* state) : state_(state) { add_reference(state_->refs); }
 WordPiece::WordPiece(const std::string& vocab_path, const WordPieceOptions& options)
     : WordPiece(new State(io::file_lines("WordPiece", vocab_path), options, vocab_path)) {}
 WordPiece WordPiece::from_vocabulary(std::vector<std::string> tokens, const WordPieceOptions& options) {
     return WordPiece(new State(std::move(tokens), options, "the vocabulary"));
 }
-WordPiece::WordPiece(const WordPiece& other) : WordPiece(other.state_) {}
-WordPiece& WordPiece::operator=(const WordPiece& other) & {
-    WordPiece copy(other);
-    std::swap(state_, copy.state_);
-    return *this;
-}
-WordPiece::~WordPiece() {
-    if (drop_reference(state_->refs)) dispose(state_);
-}
 
 Encoding WordPiece::encode(std::string_view text, const EncodeOptions& options) const {
-    return Encoder(*state_).encode(text, options);
+    return Encoder(state_of(state_)).encode(text, options);
 }
 
 Encoding WordPiece::encode_pair(std::string_view first, std::string_view second,
                                 const EncodeOptions& options) const {
-    return Encoder(*state_).encode_pair(first, second, options);
+    return Encoder(state_of(state_)).encode_pair(first, second, options);
 }
 
 std::vector<Encoding> WordPiece::encode_batch(const std::vector<std::string>& texts,
@@ -264,7 +245,7 @@ std::vector<Encoding> WordPiece::encode_batch(const std::vector<std::string>& te
     room(options, 2);  // throws before any thread starts
     std::vector<Encoding> result(texts.size());
     cpu::parallel_for(std::int64_t(texts.size()), 16, [&](std::int64_t begin, std::int64_t end) {
-        Encoder encoder(*state_);
+        Encoder encoder(state_of(state_));
         for (std::size_t i = std::size_t(begin); i < std::size_t(end); ++i)
             result[i] = encoder.encode(texts[i], options);
     });
@@ -276,7 +257,7 @@ std::string WordPiece::decode(std::span<const std::int64_t> ids, bool skip_speci
     bool first = true;
     for (const std::int64_t id : ids) {
         const std::string& piece = token(id);
-        if (skip_special && state_->is_special(id)) continue;
+        if (skip_special && state_of(state_).is_special(id)) continue;
         if (!first && piece.starts_with("##")) {
             text.append(piece, 2);
         } else {
@@ -289,21 +270,21 @@ std::string WordPiece::decode(std::span<const std::int64_t> ids, bool skip_speci
 }
 
 std::int64_t WordPiece::id(std::string_view token) const {
-    const Trie::Node node = state_->trie.find(token);
-    return node == Trie::none ? -1 : state_->trie.value(node);
+    const Trie::Node node = state_of(state_).trie.find(token);
+    return node == Trie::none ? -1 : state_of(state_).trie.value(node);
 }
 
 const std::string& WordPiece::token(std::int64_t id) const {
     check(id >= 0 && id < size(), ErrorKind::value, "WordPiece: no token has id ", id,
           ", the vocabulary has ", size());
-    return state_->tokens[std::size_t(id)];
+    return state_of(state_).tokens[std::size_t(id)];
 }
 
-std::int64_t WordPiece::size() const { return std::int64_t(state_->tokens.size()); }
-std::int64_t WordPiece::unk_id() const { return state_->special[State::unk].id; }
-std::int64_t WordPiece::sep_id() const { return state_->special[State::sep].id; }
-std::int64_t WordPiece::pad_id() const { return state_->special[State::pad].id; }
-std::int64_t WordPiece::cls_id() const { return state_->special[State::cls].id; }
-std::int64_t WordPiece::mask_id() const { return state_->special[State::mask].id; }
+std::int64_t WordPiece::size() const { return std::int64_t(state_of(state_).tokens.size()); }
+std::int64_t WordPiece::unk_id() const { return state_of(state_).special[State::unk].id; }
+std::int64_t WordPiece::sep_id() const { return state_of(state_).special[State::sep].id; }
+std::int64_t WordPiece::pad_id() const { return state_of(state_).special[State::pad].id; }
+std::int64_t WordPiece::cls_id() const { return state_of(state_).special[State::cls].id; }
+std::int64_t WordPiece::mask_id() const { return state_of(state_).special[State::mask].id; }
 
 }  // namespace mezzo::data

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mezzo/shared.h"
 #include "mezzo/tensor.h"
 
 #pragma GCC visibility push(default)
@@ -54,10 +55,6 @@ struct EncodeOptions {
     bool add_special_tokens = true;  // [CLS] a [SEP], or [CLS] a [SEP] b [SEP]
 };
 
-namespace detail {
-struct [[gnu::visibility("hidden")]] WordPieceState;  // src/text/wordpiece.cpp
-}
-
 // WordPiece tokenizer. A handle: copies share the vocabulary, which never changes. All functions may be
 // called from several threads at once.
 //
@@ -73,10 +70,6 @@ public:
     // special token, and a token that is no valid UTF-8.
     [[nodiscard]] static WordPiece from_vocabulary(std::vector<std::string> tokens,
                                                    const WordPieceOptions& options = {});
-
-    WordPiece(const WordPiece& other);
-    WordPiece& operator=(const WordPiece& other) &;
-    ~WordPiece();
 
     // Cuts the end off to fit options.max_length. Error(value) where that is negative, or when not even the
     // special tokens fit.
@@ -103,8 +96,8 @@ public:
     [[nodiscard]] std::int64_t mask_id() const;  // -1: not in the vocabulary
 
 private:
-    explicit WordPiece(detail::WordPieceState* state);
-    detail::WordPieceState* state_;
+    explicit WordPiece(mezzo::detail::SharedObject* state) : state_(state) {}
+    mezzo::detail::SharedHandle<mezzo::detail::SharedObject> state_;
 };
 
 struct VocabularyOptions {
