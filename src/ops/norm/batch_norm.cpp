@@ -107,14 +107,6 @@ const Op<kernels::BatchNorm> batch_norm_op{{.name = "batch_norm",
                                            batch_norm_vjp,
                                            batch_norm_decomposition};
 
-void check_running(const Tensor& x, const Tensor& running, const char* what, bool updated) {
-    row_vector("batch_norm", what, running, x, 0);
-    check(!(grad_enabled() && tracked(running)), ErrorKind::state, "batch_norm: ", what,
-          " requires grad, but has no gradient; detach() it");
-    check(!updated || running.is_contiguous(), ErrorKind::value, "batch_norm: ", what,
-          " is updated in place and must be contiguous; pass a contiguous() copy");
-}
-
 void check_counter(const Tensor& counter) {
     check(counter.dtype() == int64 && counter.dim() == 0, ErrorKind::dtype,
           "batch_norm: num_batches_tracked is ", counter.dtype(), " ", counter.shape(),
@@ -129,10 +121,8 @@ void check_batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor&
     check(running_mean.defined() == running_var.defined(), ErrorKind::value,
           "batch_norm: one of running_mean and running_var is undefined; pass both or neither");
     const bool updated = options.training && running_mean.defined();
-    if (running_mean.defined()) {
-        check_running(x, running_mean, "running_mean", updated);
-        check_running(x, running_var, "running_var", updated);
-    }
+    check_running(op, "running_mean", running_mean, x, updated);
+    check_running(op, "running_var", running_var, x, updated);
     const Tensor& residual = options.residual;
     if (residual.defined()) {
         check_same_shape(op, x, residual);

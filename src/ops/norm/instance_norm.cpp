@@ -10,16 +10,6 @@ namespace mezzo {
 
 namespace {
 
-void check_running(const Tensor& x, const Tensor& running, const char* what, bool updated) {
-    const char* op = "instance_norm";
-    if (!running.defined()) return;
-    (void)row_vector(op, what, running, x, 0);
-    check(!(grad_enabled() && tracked(running)), ErrorKind::state, op, ": ", what,
-          " requires grad, but has no gradient; detach() it");
-    check(!updated || running.is_contiguous(), ErrorKind::value, op, ": ", what,
-          " is updated in place and must be contiguous; pass a contiguous() copy");
-}
-
 // Updates the running statistics with the means of mean and variance over the samples of x [N, ..., C].
 void update_running_by_samples(const RunningStatistics& running, const Tensor& x, double momentum) {
     NoGrad plain;
@@ -58,8 +48,8 @@ Tensor instance_norm(const Tensor& x, const Tensor& running_mean, const Tensor& 
     check(running_mean.defined() == running_var.defined(), ErrorKind::value, op,
           ": one of running_mean and running_var is undefined; pass both or neither");
     const bool tracks = running_mean.defined(), updates = options.use_input_stats && tracks;
-    check_running(x, running_mean, "running_mean", updates);
-    check_running(x, running_var, "running_var", updates);
+    check_running(op, "running_mean", running_mean, x, updates);
+    check_running(op, "running_var", running_var, x, updates);
     if (!options.use_input_stats) {
         check(tracks, ErrorKind::value, op,
               ": use_input_stats is false, but there are no running statistics");

@@ -17,6 +17,15 @@ void check_rows(const char* op, const Tensor& x) {
     check(x.dim() > 0, ErrorKind::shape, op, ": a 0-dim input has no rows");
 }
 
+void check_running(const char* op, const char* what, const Tensor& running, const Tensor& x, bool updated) {
+    if (!running.defined()) return;
+    row_vector(op, what, running, x, 0);
+    check(!(grad_enabled() && tracked(running)), ErrorKind::state, op, ": ", what,
+          " requires grad, but has no gradient; detach() it");
+    check(!updated || running.is_contiguous(), ErrorKind::value, op, ": ", what,
+          " is updated in place and must be contiguous; pass a contiguous() copy");
+}
+
 void check_eps(const char* op, double eps) {
     check(eps >= 0, ErrorKind::value, op, ": eps ", eps, " is negative or not a number");
 }

@@ -10,6 +10,8 @@ namespace mezzo {
 Tensor row_vector(const char* op, const char* what, const Tensor& v, const Tensor& x, double fallback);
 // Throws unless x is floating and has at least one dimension.
 void check_rows(const char* op, const Tensor& x);
+// Throws unless a defined running statistic fits x, has no history and, if `updated`, can be written.
+void check_running(const char* op, const char* what, const Tensor& running, const Tensor& x, bool updated);
 void check_eps(const char* op, double eps);
 
 }  // namespace mezzo
