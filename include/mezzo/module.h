@@ -96,9 +96,9 @@ public:
 class FieldVisitor {
 public:
     virtual ~FieldVisitor() = default;
-    virtual void parameter(const std::string& name, Parameter& parameter) = 0;
-    virtual void buffer(const std::string& name, Buffer& buffer) = 0;
-    virtual void module(const std::string& name, Module& child) = 0;
+    virtual void parameter(const std::string& /*name*/, Parameter& /*parameter*/) {}
+    virtual void buffer(const std::string& /*name*/, Buffer& /*buffer*/) {}
+    virtual void module(const std::string& /*name*/, Module& /*child*/) {}
 };
 
 // The base of all modules. A copy of a module shares its parameters with the original (they are handles) and

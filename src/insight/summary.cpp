@@ -95,8 +95,6 @@ private:
 class OwnElements : public FieldVisitor {
 public:
     void parameter(const std::string&, Parameter& p) override { count += p.defined() ? p.numel() : 0; }
-    void buffer(const std::string&, Buffer&) override {}
-    void module(const std::string&, Module&) override {}
     std::int64_t count = 0;
 };
 

@@ -24,8 +24,6 @@ namespace {
 // Replaces child modules by copies. Runs before OwnTensors, which then visits the copies.
 class OwnModules : public FieldVisitor {
 public:
-    void parameter(const std::string&, Parameter&) override {}
-    void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
         const Visiting here(this, child);
         child.own_copies(made_);

@@ -162,7 +162,6 @@ public:
         drop(p->grad_meta->copy16.value);
         drop_frozen16(*p->grad_meta);
     }
-    void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
         static constexpr char all_levels = 0;
         const Visiting here(&all_levels, child);
@@ -180,8 +179,6 @@ private:
 class Printer : public FieldVisitor {
 public:
     explicit Printer(int depth) : depth_(depth) {}
-    void parameter(const std::string&, Parameter&) override {}
-    void buffer(const std::string&, Buffer&) override {}
     void module(const std::string& name, Module& child) override {
         text += "\n" + std::string(std::size_t(2 * depth_ + 2), ' ') + "(" + name +
                 "): " + print(child, depth_ + 1);

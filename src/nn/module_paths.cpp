@@ -29,7 +29,6 @@ public:
         if (p.defined())
             places_.parameters_.try_emplace(p.impl(), Owned{places_.number_of(path_), joined(name)});
     }
-    void buffer(const std::string&, nn::Buffer&) override {}
     void module(const std::string& name, nn::Module& child) override {
         Lister(places_, joined(name)).list(child);
     }

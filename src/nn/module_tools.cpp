@@ -11,8 +11,6 @@ namespace {
 
 class ModuleLister : public FieldVisitor {
 public:
-    void parameter(const std::string&, Parameter&) override {}
-    void buffer(const std::string&, Buffer&) override {}
     void module(const std::string& name, Module& child) override {
         const std::string outer = path_;
         path_ += (path_.empty() ? "" : ".") + name;
@@ -33,8 +31,6 @@ private:
 class Applier : public FieldVisitor {
 public:
     explicit Applier(const autograd::Callback<void(Module&)>& f) : f_(f) {}
-    void parameter(const std::string&, Parameter&) override {}
-    void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
         {
             const Visiting here(this, child);

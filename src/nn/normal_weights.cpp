@@ -18,7 +18,6 @@ public:
             p.zero_();
         }
     }
-    void buffer(const std::string&, Buffer&) override {}
     void module(const std::string&, Module& child) override {
         if (!child.is_normalization()) child.visit_fields(*this);
     }

@@ -32,7 +32,6 @@ public:
                 return;
             }
     }
-    void buffer(const std::string&, Buffer&) override {}
     void module(const std::string& name, Module& child) override {
         const Visiting here(this, child);
         const std::size_t outer = prefix_.size();
