@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "core/backend.h"
-#include "core/memory/separate_memory.h"
+#include "core/memory/memory_hook.h"
 #include "core/scoped_value.h"
 #include "core/step_recorder.h"
 #include "core/system/build_id.h"
@@ -73,6 +73,44 @@ const SelfCheck* find_self_check(const SelfChecks& list, int slot) {
 }
 
 // ---- one self-check
+
+// A piece of memory of the system's. While it exists, this thread's allocations on the device come from it,
+// invisible to memory statistics and to the memory plan of a captured step. Nothing of it may outlive it.
+class SeparateMemory final : public MemoryHook {
+public:
+    SeparateMemory(Device device, std::size_t bytes)
+        : MemoryHook(device), backend_(backend_of("allocate", device)), bytes_(bytes) {
+        check(allocator(device).has_room(bytes), ErrorKind::memory, "allocate: the memory limit leaves no ",
+              bytes, " bytes");
+        memory_ = static_cast<char*>(backend_.allocate(device.index, bytes));
+        check(memory_ != nullptr, ErrorKind::memory, "allocate: ", device, " has no ", bytes, " bytes left");
+    }
+    ~SeparateMemory() override {
+        try {
+            backend_.release(device_.index, memory_);
+        } catch (...) {  // the device has failed, and the next call throws
+        }
+    }
+    // Memory is not reused, so that late or out-of-bounds writes of one kernel do not corrupt the tensors of
+    // another.
+    Block* allocate(std::size_t bytes) override {
+        const std::size_t size = block_size(bytes);
+        check(size <= bytes_ - used_, ErrorKind::memory, "allocate: ", bytes, " bytes are more than the ",
+              bytes_ - used_, " that are left of separate memory");
+        auto* block = new Block;
+        block->address = memory_ + used_;
+        block->size = size;
+        used_ += size;
+        return block;
+    }
+    bool keeps(Block*) noexcept override { return false; }
+
+private:
+    const Backend& backend_;
+    const std::size_t bytes_;
+    char* memory_ = nullptr;
+    std::size_t used_ = 0;
+};
 
 thread_local bool self_check_runs = false;
 
