@@ -2,12 +2,11 @@
 // do their gradients. Then a window finds its pairs at the positions of a float32 image's elements, whatever
 // its taps and strides: nothing is copied or packed per tap. (Pairs of neighbouring pixels would be different
 // pairs for taps at odd positions.)
-#include "cpu/conv/image_pairs.h"
+#include "cpu/conv/window_paths.h"
 
 #include <algorithm>
 
 #include "cpu/buffer.h"
-#include "cpu/conv/window_gradient.h"
 #include "cpu/parallel.h"
 
 namespace mezzo::cpu {

@@ -4,7 +4,7 @@
 // a plane, lies equally far from every window, and neighbouring channels of the result multiply neighbouring
 // floats. float32 images of depthwise convolutions are such a plane themselves: at the border, taps outside
 // the image are left out. With AVX-512 products read images of 2, 4 or 8 channels in and out themselves, too.
-#include "cpu/conv/small_groups.h"
+#include "cpu/conv/window_paths.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // A unit of work packs both for a part of the pixels and a part of the columns. The split of the pixels into
 // parts depends on the sizes alone, and the parts' sums are added in order: the number of threads changes no
 // bit.
-#include "cpu/conv/window_gradient.h"
+#include "cpu/conv/window_paths.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 // windows of 16-bit numbers from a float32 copy of the part of the image that the block reads. Steps,
 // channels and floats of a packed weight are counted in slots of 32 bits, each of which holds `depth`
 // channels.
-#include "cpu/conv/window_rows.h"
+#include "cpu/conv/window_paths.h"
 
 #include <algorithm>
 
