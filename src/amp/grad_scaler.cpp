@@ -2,7 +2,6 @@
 #include "mezzo/grad_scaler.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "amp/scaler_impl.h"
 #include "core/step_recorder.h"

@@ -1,6 +1,5 @@
 #include "autograd/op_observer.h"
 
-#include "autograd/autocast_state.h"
 #include "autograd/engine.h"
 
 namespace mezzo {

@@ -1,5 +1,4 @@
 // Reads tables from lines of JSON.
-#include <cmath>
 #include <limits>
 #include <unordered_map>
 

@@ -2,7 +2,6 @@
 
 #include "core/memory/memory_hook.h"
 #include "core/tensor_impl.h"
-#include "mezzo/ops.h"
 
 namespace mezzo::distributed {
 

@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "autograd/autocast_state.h"
 #include "autograd/op_observer.h"
 #include "core/tensor_impl.h"
 #include "core/thread_state.h"

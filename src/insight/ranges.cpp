@@ -4,9 +4,7 @@
 #include "core/tensor_impl.h"
 #include "kernels/dispatch.h"
 #include "kernels/range.h"
-#include "mezzo/autocast.h"
 #include "mezzo/autograd.h"
-#include "mezzo/ops.h"
 
 namespace mezzo::insight {
 

@@ -14,7 +14,6 @@
 #include <unordered_set>
 
 #include "core/enumerators.h"
-#include "core/gradient/scale_state.h"
 #include "core/gradient/unlisted.h"
 #include "core/system/log_line.h"
 #include "core/tensor_impl.h"

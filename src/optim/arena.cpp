@@ -1,7 +1,6 @@
 #include "optim/arena.h"
 
 #include "core/tensor_impl.h"
-#include "mezzo/ops.h"
 
 namespace mezzo::optim {
 

@@ -1,7 +1,6 @@
 // The regular expressions of widely used tokenizers, matched by code: they must work in every build, and take
 // most of the time of byte-level tokenizers.
 #include <algorithm>
-#include <cctype>
 #include <optional>
 #include <vector>
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <memory>
 
 #include "io/json.h"
 #include "mezzo/error.h"
