@@ -93,7 +93,8 @@ Tensor implied_gradient(const Tensor& output) {
 // `op` begins the messages of errors.
 Tensor root_gradient(const char* op, const Tensor& output, const Tensors& grad_outputs, std::size_t i) {
     check(output.defined() && tracked(output), ErrorKind::state, op, ": output ", i,
-          " does not require grad; it has no recorded history");
+          " does not require grad; it has no recorded history: was it made from inputs that require none, "
+          "under NoGrad, or as a gradient without create_graph?");
     if (i < grad_outputs.size() && grad_outputs[i].defined()) {
         const Tensor& given = grad_outputs[i];
         check(given.shape() == output.shape(), ErrorKind::shape, op, ": the gradient has shape ",

@@ -63,7 +63,9 @@ const Entry entries[] = {
     ENTRY(value, "class numbers run from 0 to classes - 1", one_hot(arange(4), 3)),
     ENTRY(value, "a float8 history is of whole tensors: `Granularity::tensor`, the default",
           amp::Autocast({.fp8 = amp::Fp8{.recipe = amp::Recipe::delayed, .granularity = Granularity::row}})),
-    ENTRY(state, "nothing in it requires gradients, or `NoGrad` was open when it was computed",
+    ENTRY(state,
+          "no `freeze()` of all parameters and no `NoGrad` around the forward pass; `{.create_graph = true}` "
+          "for a gradient of a gradient",
           ones({2}).sum().backward()),
     ENTRY(state, "`backward({.retain_graph = true})`, or compute the loss again",
           Tensor y = leaf().exp().sum();

@@ -277,9 +277,10 @@ TEST_CASE("the errors of convolutions say what to do", "[conv]") {
                }),
                Contains("conv1d: input [2, 3, 50]") &&
                    Contains("signals are [batch, length, channels]: x.permute({0, 2, 1})"));
-    CHECK_THAT(shape_error([&] { return conv2d(x[0], weight); }),
-               Contains("input [8, 7, 6] is not [batch, height, width, channels]; give it a batch of one "
-                        "with unsqueeze(0)"));
+    CHECK_THAT(
+        shape_error([&] { return conv2d(x[0], weight); }),
+        Contains("input [8, 7, 6] is not [batch, height, width, channels]; unsqueeze(0) makes a batch of "
+                 "one, unsqueeze(-1) adds a channel"));
     CHECK_THAT(shape_error([&] {
                    return conv2d(x, ones({4, 54}));
                }),

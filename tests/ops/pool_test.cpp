@@ -273,7 +273,8 @@ TEST_CASE("pools and resizing refuse what does not fit") {
         [&] {
             (void)max_pool2d(zeros({5, 6, 3}), {.kernel_size = 2});
         },
-        shape, {"max_pool2d", "[5, 6, 3]", "3 dimensions", "permute({0, 2, 3, 1})"});
+        shape,
+        {"max_pool2d: input [5, 6, 3] has 3 dimensions, not 4; images are", "unsqueeze(-1) adds a channel"});
     // An image in PyTorch's order: three channels are taken for the height.
     check_error(
         [&] {

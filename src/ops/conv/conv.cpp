@@ -9,6 +9,7 @@
 #include "mezzo/image_ops.h"
 #include "ops/gemm/products.h"
 #include "ops/index/index.h"
+#include "ops/pool/image.h"
 
 namespace mezzo {
 
@@ -179,7 +180,7 @@ constexpr Words words[] = {
 void check_ranks(const Axes& axes, const Tensor& x, const Tensor& weight, const char* weight_layout) {
     const int rank = axes.rank();
     check(x.dim() == rank, ErrorKind::shape, axes.op, ": input ", x.shape(), " is not ",
-          words[axes.first].input, x.dim() == rank - 1 ? "; give it a batch of one with unsqueeze(0)" : "");
+          words[axes.first].input, missing_dimension_hint(x.dim(), rank));
     check(weight.dim() == rank, ErrorKind::shape, axes.op, ": weight ", weight.shape(), " is not ",
           weight_layout);
     for (int d = 1; d + 1 < rank; ++d)

@@ -7,6 +7,7 @@
 #include "autograd/op_observer.h"
 #include "kernels/random.h"
 #include "mezzo/image_ops.h"
+#include "ops/pool/image.h"
 
 namespace mezzo {
 
@@ -46,7 +47,7 @@ Tensor channel_dropout(const char* op, const Tensor& x, int dims, double p, bool
     const CompositeOp here(op);
     check_probability(op, x, p);
     check(x.dim() == dims, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.dim(), " dimensions, not ",
-          dims, x.dim() == dims - 1 ? "; give it a batch of one with unsqueeze(0)" : "");
+          dims, missing_dimension_hint(x.dim(), dims));
     if (!training || p == 0) return x;
     if (p == 1) return all_zero(x);
     return masked_fill(x, dropped(per_channel(x), p, x.device()), 0) * (1 / (1 - p));

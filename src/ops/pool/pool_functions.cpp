@@ -126,7 +126,7 @@ Pooling pooling_of(const char* op, const Tensor& x, const AxisNumbers& kernel, c
     }
     check(fits, ErrorKind::shape, op, ": the kernel ", Shape(kernel.values, kernel.count),
           " does not fit into the ", Shape(p.in + p.first, kernel.count), " pixels of input ", x.shape(),
-          layout_hint(kernel.count));
+          layout_hint(kernel.count), permute_hint(kernel.count));
     return p;
 }
 

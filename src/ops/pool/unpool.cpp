@@ -4,6 +4,7 @@
 #include "autograd/op_observer.h"
 #include "mezzo/image_ops.h"
 #include "ops/common.h"
+#include "ops/pool/image.h"
 
 namespace mezzo {
 
@@ -43,7 +44,7 @@ Tensor unpooled(const char* op, const Tensor& x, const Tensor& indices, std::spa
     check_defined(op, indices);
     const int dims = int(axes.size()) + 2;
     check(x.dim() == dims, ErrorKind::shape, op, ": input ", x.shape(), " has ", x.dim(), " dimensions, not ",
-          dims);
+          dims, missing_dimension_hint(x.dim(), dims));
     check(indices.dtype() == int64, ErrorKind::dtype, op, ": indices are ", indices.dtype(),
           ", but must be int64");
     check_same_shape(op, x, indices);
