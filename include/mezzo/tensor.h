@@ -12,6 +12,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -29,11 +30,28 @@ struct [[gnu::visibility("hidden")]] TensorImpl;  // src/core/tensor_impl.h
 void retain(TensorImpl* impl) noexcept;
 void release(TensorImpl* impl) noexcept;
 
+struct IntegerOptions;
+
 struct TensorOptions {
     Dtype dtype = float32;
     Device device = cpu_device;
     bool requires_grad = false;
+    operator IntegerOptions() const;
 };
+
+// TensorOptions of the functions whose results are integers if no dtype is given: arange(n, {.device = d}).
+struct IntegerOptions {
+    Dtype dtype = int64;
+    Device device = cpu_device;
+    bool requires_grad = false;
+    operator TensorOptions() const {
+        return {.dtype = dtype, .device = device, .requires_grad = requires_grad};
+    }
+};
+
+inline TensorOptions::operator IntegerOptions() const {
+    return {.dtype = dtype, .device = device, .requires_grad = requires_grad};
+}
 
 class Index;
 struct BackwardOptions;
@@ -80,7 +98,16 @@ public:
     }
     template <detail::Element T>
     [[nodiscard]] static Tensor from(const std::vector<T>& values, const Shape& shape) {
-        return from<T>(std::span<const T>(values), shape);
+        if constexpr (std::is_same_v<T, bool>) {  // whose vector stores bits
+            const std::vector<std::uint8_t> bytes(values.begin(), values.end());
+            return from<std::uint8_t>(bytes, shape, {.dtype = dtype_of<bool>()});
+        } else {
+            return from<T>(std::span<const T>(values), shape);
+        }
+    }
+    // A 1-dim tensor of the values.
+    template <detail::Element T> [[nodiscard]] static Tensor from(const std::vector<T>& values) {
+        return from(values, {std::int64_t(values.size())});
     }
     // A 1-dim float32 tensor of the listed values: Tensor::from({1, 2, 3}).
     [[nodiscard]] static Tensor from(std::initializer_list<float> values);
@@ -317,10 +344,10 @@ struct BackwardOptions {
 // start, start + step, ... before end: int64 of integers, otherwise float32, computed in float64. start is 0
 // and step 1 where they are not given. Error(value) for a step of 0 or one that leads away from end, and for
 // numbers that are not finite or integers beyond +-2^53. Error(dtype) for boolean.
-[[nodiscard]] Tensor arange(std::int64_t end, TensorOptions options = {.dtype = int64});
+[[nodiscard]] Tensor arange(std::int64_t end, IntegerOptions options = {});
 [[nodiscard]] Tensor arange(std::int64_t start, std::int64_t end, std::int64_t step = 1,
-                            TensorOptions options = {.dtype = int64});
-[[nodiscard]] inline Tensor arange(std::int64_t start, std::int64_t end, TensorOptions options) {
+                            IntegerOptions options = {});
+[[nodiscard]] inline Tensor arange(std::int64_t start, std::int64_t end, IntegerOptions options) {
     return arange(start, end, 1, options);
 }
 [[nodiscard]] Tensor arange_of(Scalar start, Scalar end, Scalar step, TensorOptions options);
@@ -352,10 +379,10 @@ requires detail::NotAllIntegers<A, B>
 // Integers from low to high - 1. Error(value) unless low < high, with bounds within +-2^53, at most 2^32
 // values, and all of them in the range of the dtype.
 [[nodiscard]] Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape,
-                             TensorOptions options = {.dtype = int64});
+                             IntegerOptions options = {});
 // A random permutation of 0, 1, ..., n - 1. Error(value) unless n is in [0, 2^31) and the dtype's range has n
 // - 1.
-[[nodiscard]] Tensor randperm(std::int64_t n, TensorOptions options = {.dtype = int64});
+[[nodiscard]] Tensor randperm(std::int64_t n, IntegerOptions options = {});
 // Tensors with the shape, dtype and device of x.
 [[nodiscard]] Tensor empty_like(const Tensor& x);
 [[nodiscard]] Tensor zeros_like(const Tensor& x);

@@ -86,7 +86,7 @@ Tensor randint_like(const Tensor& x, std::int64_t low, std::int64_t high) {
     return randint(low, high, x.shape(), {.dtype = x.dtype(), .device = x.device()});
 }
 
-Tensor arange(std::int64_t end, TensorOptions options) {
+Tensor arange(std::int64_t end, IntegerOptions options) {
     check(end >= 0, ErrorKind::value, "arange: end is ", end, "; it must not be negative");
     check_dtype("arange", options.dtype);
     check_computes("arange", options.dtype);
@@ -108,7 +108,7 @@ Tensor randn(const Shape& shape, TensorOptions options) {
 
 // At most 2^32 values, because an element is made from one 32-bit word; bounds within 2^53, which a float64
 // result holds exactly.
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options) {
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, IntegerOptions options) {
     constexpr std::int64_t exact = std::int64_t(1) << 53;
     check(low >= -exact && high <= exact && low < high && high - low <= std::int64_t(1) << 32,
           ErrorKind::value, "randint: cannot draw from [", low, ", ", high,
@@ -120,7 +120,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 // Fisher-Yates (Durstenfeld's form) on the host with the words of the stream. Scaling a 32-bit word to [0, i]
 // by multiplication (Lemire, "Fast random integer generation in an interval", 2019) biases it by less than n
 // / 2^32.
-Tensor randperm(std::int64_t n, TensorOptions options) {
+Tensor randperm(std::int64_t n, IntegerOptions options) {
     check(n >= 0 && n <= INT32_MAX, ErrorKind::value, "randperm: n is ", n, "; it must be in [0, 2^31)");
     check_holds("randperm", options.dtype, 0, n - 1);
     std::vector<std::int32_t> values = or_memory_error(

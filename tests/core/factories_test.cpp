@@ -64,6 +64,23 @@ TEST_CASE("factories: arange counts") {
     CHECK_THROWS_WITH(arange(2, {.dtype = boolean}), Contains("boolean"));
 }
 
+TEST_CASE("factories: a device alone does not change the dtype of integers") {
+    for (const Device device : all_devices()) {
+        const Tensor integers[] = {arange(3, {.device = device}), arange(1, 3, {.device = device}),
+                                   arange(1, 7, 2, {.device = device}),
+                                   randint(0, 9, {3}, {.device = device}), randperm(3, {.device = device})};
+        for (const Tensor& x : integers) {
+            CHECK(x.dtype() == int64);
+            CHECK(x.device() == device);
+        }
+        CHECK(arange(3.0, {.device = device}).dtype() == float32);
+    }
+    const TensorOptions options{.dtype = float64, .requires_grad = true};
+    CHECK(arange(3, options).dtype() == float64);
+    CHECK(arange(3, options).requires_grad());
+    CHECK(randperm(3, TensorOptions()).dtype() == float32);
+}
+
 TEST_CASE("factories: linspace refuses bounds whose difference is infinite") {
     CHECK_THROWS_WITH(linspace(-1e308, 1e308, 3, {.dtype = float64}), Contains("linspace: start -1e+308"));
 }

@@ -145,6 +145,19 @@ TEST_CASE("tensor: from and to_vector convert between all dtypes") {
     CHECK(wide.to_vector<bfloat16_t>()[1].bits == brains[1].bits);
 }
 
+TEST_CASE("tensor: from a vector, with and without a shape") {
+    const std::vector<bool> bits{true, false, true, true};
+    CHECK(Tensor::from(bits).dtype() == boolean);
+    CHECK(Tensor::from(bits).to_vector<bool>() == bits);
+    CHECK(Tensor::from<bool>(bits, {2, 2}).shape() == Shape{2, 2});
+    CHECK(Tensor::from(std::vector<bool>()).shape() == Shape{0});
+    const Tensor x = Tensor::from(std::vector<std::int64_t>{3, 4});
+    CHECK(x.dtype() == int64);
+    CHECK(x.to_vector<std::int64_t>() == std::vector<std::int64_t>{3, 4});
+    CHECK(Tensor::from({3, 4}).dtype() == float32);
+    CHECK_THROWS_WITH(Tensor::from(bits, {3}), Contains("needs 3 values, got 4"));
+}
+
 TEST_CASE("tensor: host values become 8-bit integers as by to()") {
     const double inf = std::numeric_limits<double>::infinity();
     const std::vector<double> values{300.7, -129.0, 127.9, -1.5, 1e300, -1e300, inf, -inf, std::nan("")};

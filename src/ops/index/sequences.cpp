@@ -48,7 +48,7 @@ double exact_double(const char* op, Scalar value) {
 
 }  // namespace
 
-Tensor arange(std::int64_t start, std::int64_t end, std::int64_t step, TensorOptions options) {
+Tensor arange(std::int64_t start, std::int64_t end, std::int64_t step, IntegerOptions options) {
     check_dtype("arange", options);
     for (const std::int64_t bound : {start, end, step}) exact_double("arange", bound);
     const std::int64_t count = count_steps(double(start), double(end), double(step));
