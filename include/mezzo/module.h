@@ -8,9 +8,11 @@
 //   };
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -92,7 +94,7 @@ public:
 };
 
 // Visitor of the fields of a module, in the order of declaration. Names are those of the fields; elements of
-// vectors add ".0", ".1", …
+// vectors and arrays add ".0", ".1", … An empty std::optional is left out.
 class FieldVisitor {
 public:
     virtual ~FieldVisitor() = default;
@@ -233,21 +235,27 @@ void note_unlisted(const Module& module, const std::type_info& listed, const cha
 // Removes the first name of a list such as "weight, bias", and returns it.
 std::string next_field_name(std::string_view& names);
 
-template <class M> struct is_vector : std::false_type {};
-template <class M> struct is_vector<std::vector<M>> : std::true_type {};
+template <class M> inline constexpr bool is_list = false;
+template <class M> inline constexpr bool is_list<std::vector<M>> = true;
+template <class M, std::size_t n> inline constexpr bool is_list<std::array<M, n>> = true;
+template <class M> inline constexpr bool is_optional = false;
+template <class M> inline constexpr bool is_optional<std::optional<M>> = true;
 
 template <class Field> void visit_field(FieldVisitor& visitor, const std::string& name, Field& field) {
     if constexpr (std::is_base_of_v<Parameter, Field>) {
         visitor.parameter(name, field);
     } else if constexpr (std::is_base_of_v<Buffer, Field>) {
         visitor.buffer(name, field);
-    } else if constexpr (is_vector<Field>::value) {
+    } else if constexpr (is_optional<Field>) {
+        if (field) visit_field(visitor, name, *field);
+    } else if constexpr (is_list<Field>) {
         for (std::size_t i = 0; i < field.size(); ++i)
             visit_field(visitor, name + "." + std::to_string(i), field[i]);
     } else {
         static_assert(
             std::is_base_of_v<Module, Field>,
-            "MEZZO_MODULE: each field is a Parameter, a Buffer, a module, or a std::vector of these");
+            "MEZZO_MODULE: each field is a Parameter, a Buffer, a module, or a std::vector, std::array or "
+            "std::optional of these, held by value; nn::ModuleDict holds modules by name");
         visitor.module(name, field);
     }
 }

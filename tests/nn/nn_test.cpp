@@ -1,8 +1,10 @@
 // Modules: fields by name, state, moving, modes, printing; layers, Sequential and its fusion, losses,
 // clipping.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <optional>
 
 #include "autograd/autocast_state.h"
 #include "core/tensor_impl.h"
@@ -80,6 +82,30 @@ TEST_CASE("module: names follow the fields", "[nn]") {
           "    (1): ReLU()\n"
           "  )\n"
           ")");
+}
+
+TEST_CASE("module: arrays, and fields that may be empty", "[nn]") {
+    struct Net : nn::Module {
+        std::array<nn::Linear, 2> pair{nn::Linear(2, 3), nn::Linear(3, 2, {.bias = false})};
+        std::optional<nn::LayerNorm> norm;
+        std::optional<nn::Parameter> scale{ones({2})};
+        std::vector<std::optional<nn::Linear>> some{std::nullopt, nn::Linear(2, 2, {.bias = false})};
+        MEZZO_MODULE(Net, pair, norm, scale, some)
+    } net;
+    const std::vector<std::string> without{"pair.0.weight", "pair.0.bias", "pair.1.weight", "scale",
+                                           "some.1.weight"};
+    CHECK(net.state_dict().names() == without);
+    Net with = nn::clone(net);
+    with.norm.emplace(2);
+    CHECK(with.parameters().size() == without.size() + 2);
+    CHECK_THROWS_WITH(net.load_state_dict(with.state_dict()), Contains("unexpected: norm.weight norm.bias"));
+    const Net copy = nn::clone(with);
+    with.norm->weight.detach().fill_(7);
+    with.pair[0].weight.detach().fill_(7);
+    CHECK(copy.norm->weight.to_vector<int>() == std::vector<int>{1, 1});
+    CHECK_FALSE(all_close(copy.pair[0].weight, with.pair[0].weight));
+    with.eval();
+    CHECK_FALSE(with.norm->training());
 }
 
 TEST_CASE("module: a parameter used twice is listed once", "[nn]") {
