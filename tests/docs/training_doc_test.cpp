@@ -186,6 +186,22 @@ TEST_CASE("training document: Muon with AdamW", "[training]") {
     CHECK(mz::mse_loss(net(x), y).item<double>() < before);
 }
 
+TEST_CASE("training document: groups of an optimizer", "[training]") {
+    Net net;
+    // begin
+    mz::optim::AdamW optimizer({{.params = net.hidden.parameters(), .options = {.lr = 1e-4}},
+                                {.params = net.head.parameters(), .options = {.lr = 1e-3, .beta2 = 0.99}}});
+    optimizer.set_lr(1e-5, 0);                     // of the first group
+    const double rate = optimizer.lr(1);           // of the second
+    optimizer.set_option("weight_decay", 0.1, 1);  // any other option, by its name
+    const double beta2 = optimizer.option("beta2", 1);
+    // end
+    CHECK(optimizer.lr() == 1e-5);
+    CHECK(rate == 1e-3);
+    CHECK(optimizer.option("weight_decay", 1) == 0.1);
+    CHECK(beta2 == 0.99);
+}
+
 TEST_CASE("training document: less memory for the optimizer", "[training]") {
     mz::manual_seed(1);
     mz::nn::Linear net(64, 64);
