@@ -42,19 +42,20 @@ struct Growing {
         if (value.kind == JsonKind::null) return add_nothing();
         const bool flag = value.kind == JsonKind::boolean;
         const bool exact = value.kind == JsonKind::natural && value.natural <= most;
-        const bool small = value.kind == JsonKind::negative && value.number >= -0x1p53;
+        const bool negative = value.kind == JsonKind::negative;
         const double special = not_finite(value);
         const bool is_text = value.kind == JsonKind::string && special == 0;
         text = text || is_text;
-        real = real || !(flag || exact || small || is_text);
+        real = real || !(flag || exact || negative || is_text);
         numbers.push_back(special != 0 ? special : flag ? double(value.flag) : value.number);
-        integers.push_back(flag    ? std::int64_t(value.flag)
-                           : exact ? std::int64_t(value.natural)
-                           : small ? std::int64_t(value.number)
-                                   : 0);
+        integers.push_back(flag       ? std::int64_t(value.flag)
+                           : exact    ? std::int64_t(value.natural)
+                           : negative ? value.negative
+                                      : 0);
         texts.push_back(value.kind == JsonKind::string ? value.text
                         : flag                         ? (value.flag ? "true" : "false")
                         : exact                        ? fmt::format("{}", value.natural)
+                        : negative                     ? fmt::format("{}", value.negative)
                                                        : fmt::format("{}", value.number));
     }
     Column column() {

@@ -30,7 +30,7 @@ public:
     bool boolean(bool value) { return pass({.kind = JsonKind::boolean, .flag = value, .text = {}}); }
     // The parser calls this only for numbers with a minus sign, including "-0".
     bool number_integer(json::number_integer_t value) {
-        return pass({.kind = JsonKind::negative, .number = double(value), .text = {}});
+        return pass({.kind = JsonKind::negative, .negative = value, .number = double(value), .text = {}});
     }
     bool number_unsigned(json::number_unsigned_t value) {
         return pass({.kind = JsonKind::natural, .natural = value, .number = double(value), .text = {}});
@@ -231,7 +231,9 @@ std::string shown(std::string_view text) {
         while (end > 0 && ((unsigned char)(text[end]) & 0xc0u) == 0x80u) --end;
         text = text.substr(0, end);
     }
-    append_quoted(out, text);
+    std::string valid(text);
+    for (std::size_t bad; (bad = first_invalid_utf8(valid)) < valid.size();) valid[bad] = '?';
+    append_quoted(out, valid);
     for (char& c : out)
         if (c == '\x7f') c = '?';
     if (cut) out += "...";

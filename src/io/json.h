@@ -18,6 +18,7 @@ struct JsonScalar {
     JsonKind kind = JsonKind::null;
     bool flag = false;
     std::uint64_t natural = 0;
+    std::int64_t negative = 0;
     double number = 0;  // of natural, negative and real
     std::string text;
 };
@@ -56,8 +57,8 @@ MEZZO_INTERNAL JsonValue parse_json_tree(std::string_view text, const std::strin
 MEZZO_INTERNAL std::size_t first_invalid_utf8(std::string_view text);
 // Appends text in JSON quotes; the text must be valid UTF-8.
 MEZZO_INTERNAL void append_quoted(std::string& out, std::string_view text);
-// Formats a name from a file for an error message: quoted, control characters escaped, shortened beyond 120
-// bytes.
+// Formats a name from a file for an error message: quoted, control characters escaped, '?' for each invalid
+// byte of UTF-8, shortened beyond 120 bytes.
 MEZZO_INTERNAL std::string shown(std::string_view text);
 // A name for a table: as shown() if it is long or has characters that would disturb the table.
 inline std::string readable(const std::string& name) {

@@ -208,6 +208,20 @@ TEST_CASE("json lines: columns of what the lines have", "[data]") {
     CHECK(data::read_lines(folder.write("l", "")).empty());
 }
 
+TEST_CASE("json lines: every int64 is read exactly", "[data]") {
+    const Folder folder;
+    const data::Table table =
+        data::read_json_lines(folder.write("t.jsonl",
+                                           "{\"n\": -9007199254740993, \"id\": -1234567890123456789}\n"
+                                           "{\"n\": -9223372036854775808, \"id\": \"x\"}\n"
+                                           "{\"n\": 9223372036854775807, \"id\": 0}\n"));
+    REQUIRE(table.column("n").kind == ColumnKind::integer);
+    CHECK(table.column("n").values.to_vector<std::int64_t>() ==
+          Integers{-9007199254740993, std::numeric_limits<std::int64_t>::min(),
+                   std::numeric_limits<std::int64_t>::max()});
+    CHECK(table.column("id").texts == std::vector<std::string>{"-1234567890123456789", "x", "0"});
+}
+
 TEST_CASE("json lines: numbers that are not finite are the strings of JsonLinesWriter", "[data]") {
     const Folder folder;
     const data::Table table = data::read_json_lines(

@@ -127,6 +127,16 @@ TEST_CASE("npy: headers of Python 2, and every name of an element type", "[io]")
                       Contains("<f16"));
 }
 
+TEST_CASE("npy: the message about a damaged header is valid UTF-8", "[io]") {
+    const Folder folder;
+    CHECK_THROWS_WITH(
+        loaded(folder, npy("{'desc\xa9': '<f4', 'fortran_order': False, 'shape': (), }", "1234")),
+        Contains("the key \"desc?\""));
+    CHECK_THROWS_WITH(
+        loaded(folder, npy("{'desc\xc3\xa9': '<f4', 'fortran_order': False, 'shape': (), }", "1234")),
+        Contains("the key \"desc\xc3\xa9\""));
+}
+
 TEST_CASE("npz: a member that cannot be read is no obstacle for the others", "[io]") {
     const Folder folder;
     const std::string path = folder.file("x.npz");
