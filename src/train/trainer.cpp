@@ -90,6 +90,7 @@ void Trainer::begin(LoaderRef loader, Size batches) {
     accumulated_ = unreported_ = 0;
     loss_ = losses_ = Tensor();
     stopping_ = false;
+    bool loaded = false;
     status_.epochs = options_.epochs;
     status_.steps = options_.max_steps;
     if (batches) {
@@ -114,19 +115,34 @@ void Trainer::begin(LoaderRef loader, Size batches) {
         checkpoint_.emplace(std::move(parts));
         folder_.emplace(options_.checkpoints, CheckpointFolderOptions{options_.keep_last, options_.keep_best,
                                                                       options_.monitor, options_.better});
-        const bool fresh = !options_.resume || !folder_->load_newest(*checkpoint_);
-        check(!fresh || status_.step > 0 || folder_->files().empty(), ErrorKind::value,
+        loaded = options_.resume && load_newest();
+        check(loaded || status_.step > 0 || folder_->files().empty(), ErrorKind::value,
               "Trainer: ", options_.checkpoints,
               " has checkpoints; set .resume = true to go on from them, or use another folder");
     }
     loader.set_position(loader.position());  // the rest of an epoch that has been begun
-    if (loader.position().samples == 0) batch_ = 0;
+    // With another batch size, the count of batches says nothing about the rest of the epoch.
+    const bool other = counted_of_ != 0 && counted_of_ != batches_.value_or(0);
+    if (loader.position().samples == 0 || other) batch_ = 0;
+    counted_of_ = batches_.value_or(0);
     optimizer_.zero_grad();
     if (!model_.training()) model_.train();
     status_.lr = optimizer_.lr();
     if (options_.on_start) (*options_.on_start)(status_);
     agree_to_stop();
     stop_called_ = false;  // the fit that begins ends by it, once
+    // A training that was stopped in step max_steps has not evaluated it yet.
+    const bool last_step = reached_end() && status_.epoch < options_.epochs;
+    if (loaded && last_step && options_.evaluate && !evaluated_ && !stopping_) end_epoch(false);
+}
+
+// Returns false if there is no checkpoint. A checkpoint has metrics if its step has been evaluated.
+bool Trainer::load_newest() {
+    const std::optional<CheckpointInfo> info = folder_->load_newest(*checkpoint_);
+    if (!info) return false;
+    evaluated_ = !info->metrics.empty();
+    if (evaluated_) status_.metrics = info->metrics;
+    return true;
 }
 
 void Trainer::add_gradients(const Tensor& loss, double weight) {
@@ -286,21 +302,21 @@ Ended Trainer::finish() {
 // Counts are exact in float64 up to 2^53.
 StateDict Trainer::state_dict() const {
     return {{"progress", Tensor::from(std::vector{double(status_.epoch), double(status_.step), double(batch_),
-                                                  double(not_best_), best_},
-                                      {5})}};
+                                                  double(counted_of_), double(not_best_), best_},
+                                      {6})}};
 }
 
 void Trainer::load_state_dict(const StateDict& state) {
     const bool known = state.size() == 1 && state[0].first == "progress" && state[0].second.defined() &&
-                       state[0].second.shape() == Shape{5};
-    check(known, ErrorKind::value, "Trainer: its state is one entry, \"progress\" of shape [5]");
+                       state[0].second.shape() == Shape{6};
+    check(known, ErrorKind::value, "Trainer: its state is one entry, \"progress\" of shape [6]");
     const std::vector<double> v = state[0].second.to_vector<double>();
-    std::int64_t* const counters[] = {&status_.epoch, &status_.step, &batch_, &not_best_};
-    for (std::size_t i = 0; i < 4; ++i)
+    std::int64_t* const counters[] = {&status_.epoch, &status_.step, &batch_, &counted_of_, &not_best_};
+    for (std::size_t i = 0; i < 5; ++i)
         check(v[i] >= 0 && v[i] < 0x1p53 && v[i] == std::floor(v[i]), ErrorKind::value, "Trainer: counter ",
               i, " of its state is ", v[i]);
-    for (std::size_t i = 0; i < 4; ++i) *counters[i] = std::int64_t(v[i]);
-    best_ = v[4];
+    for (std::size_t i = 0; i < 5; ++i) *counters[i] = std::int64_t(v[i]);
+    best_ = v[5];
 }
 
 }  // namespace mezzo::training

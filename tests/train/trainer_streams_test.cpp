@@ -140,6 +140,42 @@ TEST_CASE("trainer: a training on a stream, stopped anywhere and resumed, is the
     }
 }
 
+TEST_CASE("trainer: a training that is stopped in its last step and resumed is evaluated once",
+          "[training]") {
+    const Folder folder;
+    const auto fit = [&](const std::string& path, std::int64_t stop_at, std::int64_t max_steps, int& count) {
+        Parts<Numbers> parts(8);
+        Trainer* running = nullptr;
+        const auto evaluate = [&] { return io::Metrics{{"count", ++count}}; };
+        const auto on_step = [&](const TrainingStatus& now) {
+            if (now.step == stop_at) running->stop();
+        };
+        Trainer trainer(parts.net, *parts.optimizer,
+                        {.max_steps = max_steps,
+                         .evaluate = evaluate,
+                         .evaluate_every = max_steps == 0 ? 2 : 0,
+                         .monitor = "count",
+                         .on_step = on_step,
+                         .checkpoints = folder.file(path),
+                         .resume = true});
+        running = &trainer;
+        const Ended ended = trainer.fit(parts.loader, parts.loss());
+        CHECK(ended == (stop_at == 0 ? Ended::finished : Ended::stopped));
+        return std::pair(trainer.status().metrics, trainer.state_dict()[0].second.to_vector<double>());
+    };
+    for (const std::int64_t max_steps : {0, 3, 4}) {  // 4 is the end of the stream
+        CAPTURE(max_steps);
+        int whole = 0, resumed = 0;
+        const std::string name = std::to_string(max_steps);
+        const auto expected = fit(name, 0, max_steps, whole);
+        fit(name + "resumed", max_steps == 0 ? 4 : max_steps, max_steps, resumed);
+        for (int again = 0; again < 2; ++again) {
+            CHECK(fit(name + "resumed", 0, max_steps, resumed) == expected);
+            CHECK(resumed == whole);
+        }
+    }
+}
+
 TEST_CASE("trainer: a step that ends a stream's epoch is saved with the epoch", "[training]") {
     const Folder folder;
     Parts<Numbers> parts(7), resumed(7, 77);

@@ -194,6 +194,41 @@ TEST_CASE("trainer: stopped anywhere and resumed it is the uninterrupted trainin
     }
 }
 
+TEST_CASE("trainer: accumulates as many batches after a resumption with another batch size", "[training]") {
+    for (const std::int64_t batch_size : {2, 4, 8, 12}) {
+        CAPTURE(batch_size);
+        const Folder folder;
+        std::int64_t step = 0;
+        const auto fit = [&](std::int64_t size, std::int64_t stop_at) {
+            TrainerParts parts;
+            data::DataLoader loader(test::TrainingRun::data(), {.batch_size = size});  // of 52 samples
+            Trainer* running = nullptr;
+            std::vector<std::int64_t> samples;
+            const auto on_step = [&](const TrainingStatus& now) {
+                const std::int64_t at = loader.position().samples;
+                samples.push_back(at == 0 ? 52 : at);  // 0: the next epoch
+                if (now.step == stop_at) running->stop();
+            };
+            Trainer trainer(
+                parts.net, *parts.optimizer,
+                {.accumulate = 2, .on_step = on_step, .checkpoints = folder.path, .resume = true});
+            running = &trainer;
+            trainer.fit(loader, parts.loss());
+            step = trainer.status().step;
+            return samples;
+        };
+        CHECK(fit(4, 4) == std::vector<std::int64_t>{8, 16, 24, 32});
+        const std::vector<std::int64_t> after = fit(batch_size, 0);
+        std::int64_t expected = 32;
+        for (const std::int64_t reached : after) {
+            expected = std::min<std::int64_t>(52, expected + 2 * batch_size);
+            CHECK(reached == expected);
+        }
+        CHECK(expected == 52);
+        CHECK(step == 4 + std::int64_t(after.size()));
+    }
+}
+
 TEST_CASE("trainer: killed in its last evaluation and resumed, a training is evaluated", "[training]") {
     const Folder folder;
     int evaluations = 0, epochs = 0;
@@ -336,7 +371,7 @@ TEST_CASE("trainer: usable after an exception, and strict about options", "[trai
             "precision 2 and accumulate 1 with a preset");
     refused({.preset = &preset, .accumulate = 2}, "precision 0 and accumulate 2 with a preset");
     CHECK_THROWS_WITH(trainer.load_state_dict({}), Contains("its state is one entry"));
-    CHECK_THROWS_WITH(trainer.load_state_dict({{"progress", full({5}, -1)}}),
+    CHECK_THROWS_WITH(trainer.load_state_dict({{"progress", full({6}, -1)}}),
                       Contains("counter 0 of its state is -1"));
 }
 

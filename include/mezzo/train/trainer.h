@@ -158,6 +158,7 @@ private:
     [[nodiscard]] amp::AutocastOptions autocast() const;
     [[nodiscard]] const distributed::Group* group() const;
     void begin(LoaderRef loader, Size batches);
+    bool load_newest();
     void add_gradients(const Tensor& loss, double weight);
     [[nodiscard]] bool step_is_due() const { return accumulated_ >= parts_; }
     void step(bool ends_epoch = false);
@@ -182,6 +183,7 @@ private:
     std::optional<CheckpointFolder> folder_;
     Size batches_;                        // of an epoch
     std::int64_t batch_ = 0, parts_ = 1;  // batches of this epoch so far; of the step that is under way
+    std::int64_t counted_of_ = 0;         // batches of an epoch of the loader that batch_ counts; 0: unknown
     std::int64_t accumulated_ = 0;        // of its batches, those whose gradients are there
     Tensor loss_, losses_;                // of the step that is under way; sum since the last report
     std::int64_t unreported_ = 0;         // steps since then
