@@ -1,6 +1,8 @@
 // BERT: the encoder, a classifier and a masked language model.
 #include "mezzo/models/bert.h"
 
+#include <cmath>
+
 #include "mezzo/attention_ops.h"
 #include "mezzo/autograd.h"
 #include "mezzo/module_scope.h"
@@ -61,8 +63,8 @@ const BertConfig& checked(const BertConfig& c) {
           c.hidden_size, " is no multiple of num_attention_heads ", c.num_attention_heads);
     check(c.pad_token_id >= 0 && c.pad_token_id < c.vocab_size, ErrorKind::value, "BertConfig: pad_token_id ",
           c.pad_token_id, " is outside the vocabulary of ", c.vocab_size);
-    check(c.initializer_range >= 0, ErrorKind::value, "BertConfig: initializer_range is ",
-          c.initializer_range, "; it must not be negative");
+    check(c.initializer_range >= 0 && std::isfinite(c.initializer_range), ErrorKind::value,
+          "BertConfig: initializer_range is ", c.initializer_range, "; it must be finite and not negative");
     check_probability("hidden_dropout_prob", c.hidden_dropout_prob);
     check_probability("attention_probs_dropout_prob", c.attention_probs_dropout_prob);
     check_probability("classifier_dropout", classifier_dropout(c));

@@ -1,4 +1,6 @@
 // Checks of the sizes of nn::Gpt and nn::Llama.
+#include <cmath>
+
 #include "models/causal_parts.h"
 
 namespace mezzo::nn {
@@ -13,7 +15,8 @@ public:
         check(n > 0, ErrorKind::value, config_, ": ", name, " is ", n, "; it must be positive");
     }
     void not_negative(const char* name, double x) const {
-        check(x >= 0, ErrorKind::value, config_, ": ", name, " is ", x, "; it must not be negative");
+        check(x >= 0 && std::isfinite(x), ErrorKind::value, config_, ": ", name, " is ", x,
+              "; it must be finite and not negative");
     }
     void probability(const char* name, double p) const {
         check(p >= 0 && p < 1, ErrorKind::value, config_, ": ", name, " is ", p, "; it must be in [0, 1)");
@@ -67,8 +70,8 @@ const LlamaConfig& checked(const LlamaConfig& c) {
         checks.multiple("hidden_size", c.hidden_size, "num_attention_heads", c.num_attention_heads);
     checks.positive("head_dim", head_dim(c));
     checks.multiple("head_dim", head_dim(c), "an even number, as its halves are turned:", 2);
-    check(c.rope_theta > 0, ErrorKind::value, "LlamaConfig: rope_theta is ", c.rope_theta,
-          "; it must be positive");
+    check(c.rope_theta > 0 && std::isfinite(c.rope_theta), ErrorKind::value, "LlamaConfig: rope_theta is ",
+          c.rope_theta, "; it must be finite and positive");
     checks.not_negative("initializer_range", c.initializer_range);
     return c;
 }

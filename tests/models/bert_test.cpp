@@ -481,4 +481,6 @@ TEST_CASE("bert: errors", "[bert]") {
     CHECK_THROWS_WITH(broken([](auto& c) { c.pad_token_id = 17; }), Contains("pad_token_id 17"));
     CHECK_THROWS_WITH(broken([](auto& c) { c.num_hidden_layers = -1; }), Contains("num_hidden_layers"));
     CHECK_THROWS_WITH(broken([](auto& c) { c.num_labels = 0; }), Contains("num_labels is 0"));
+    CHECK_THROWS_WITH(broken([](auto& c) { c.initializer_range = INFINITY; }),
+                      Contains("initializer_range is inf"));
 }

@@ -316,6 +316,15 @@ TEST_CASE("language models refuse what does not fit", "[causal]") {
     llama = test::tiny_llama();
     llama.head_dim = 7;
     CHECK_THAT(message([&] { nn::Llama{llama}; }), StartsWith("LlamaConfig: head_dim 7"));
+    llama = test::tiny_llama();
+    llama.rope_theta = INFINITY;
+    CHECK_THAT(message([&] { nn::Llama{llama}; }), StartsWith("LlamaConfig: rope_theta is inf"));
+    llama = test::tiny_llama();
+    llama.initializer_range = INFINITY;
+    CHECK_THAT(message([&] { nn::Llama{llama}; }), StartsWith("LlamaConfig: initializer_range is inf"));
+    config = test::tiny_gpt();
+    config.initializer_range = INFINITY;
+    CHECK_THAT(message([&] { nn::Gpt{config}; }), StartsWith("GptConfig: initializer_range is inf"));
 }
 
 TEST_CASE("language models refuse a cache that has no keys of their layers", "[causal]") {
