@@ -50,13 +50,14 @@ FusedWeights fused(const char* function, const Tensor& weight, const Tensor& bia
     const auto values = [&](const char* what, const Tensor& x, double missing) {
         return channel_values(function, what, x, channels, missing, weight.device());
     };
-    const Tensor factors =
-        values("the batch norm's weight", norm_weight, 1) * rsqrt(values("running_var", variance, 0) + eps);
-    const Tensor shift = (values("bias", bias, 0) - values("running_mean", mean, 0)) * factors +
-                         values("the batch norm's bias", norm_bias, 0);
+    // One after the other, so that the first of two errors does not depend on the compiler.
+    const Tensor var = values("running_var", variance, 0), center = values("running_mean", mean, 0);
+    const Tensor factors = values("the batch norm's weight", norm_weight, 1) * rsqrt(var + eps);
+    const Tensor shift = (values("bias", bias, 0) - center) * factors;
+    const Tensor moved = shift + values("the batch norm's bias", norm_bias, 0);
     const Tensor& like = bias.defined() ? bias : weight;
     FusedWeights result{Parameter(scaled(weight, factors, transposed).to(weight.dtype())),
-                        Parameter(shift.to(like.dtype()))};
+                        Parameter(moved.to(like.dtype()))};
     result.weight.set_requires_grad(weight.requires_grad());
     keep_fp8(result.weight, weight);
     result.bias.set_requires_grad(like.requires_grad());
