@@ -30,7 +30,7 @@ void check_column(const Column& column, std::int64_t rows) {
 
 // Throws Error(value) for a number outside the range of an integral dtype. Fractions are truncated.
 void check_fits(const Column& column, Dtype dtype) {
-    if (has_exponent(dtype) || dtype == boolean) return;
+    if (is_floating(dtype)) return;
     const double high = std::ldexp(1.0, dtype_info(dtype).significand_bits),  // exclusive
         low = dtype == uint8 ? 0 : -high;
     const auto refuse = [&](std::size_t row, auto value) {
@@ -78,6 +78,8 @@ const Column& Table::column(std::string_view name) const {
 }
 
 Tensor Table::numbers(const std::vector<std::string>& names, Dtype dtype) const {
+    check(is_floating(dtype) || (dtype != boolean && !has_exponent(dtype)), ErrorKind::dtype,
+          "Table: numbers of ", dtype, "; the dtype must be floating or integral");
     Tensors parts;
     for (const std::string& name : names) {
         const Column& found = column(name);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 
+#include "mezzo/data/batch_loader.h"
 #include "mezzo/data/loader.h"
 #include "mezzo/data/preprocess.h"
 #include "mezzo/ops.h"
@@ -133,6 +134,32 @@ TEST_CASE("loader: orders that are none are refused", "[sampler]") {
     CHECK_THROWS_WITH(begin(arange(2) - 1, 2), Contains("place 0 of the sampler's order is sample -1"));
     CHECK_THROWS_WITH(data::DataLoader(set, {.shuffle = true, .sampler = Given{arange(2), 2}}),
                       Contains("shuffle and a sampler"));
+}
+
+TEST_CASE("loaders: after a sampler has thrown, the next loop is the same epoch", "[sampler]") {
+    struct Failing {
+        int* calls;
+        std::int64_t size() const { return 2; }
+        Tensor order(std::int64_t epoch) const {
+            if (++*calls == 1) throw std::runtime_error("no order");
+            return full({2}, double(epoch), {.dtype = int64});
+        }
+    };
+    const auto first_of = [](auto& loader, auto&& label) {
+        CHECK_THROWS_WITH(loader.begin(), "no order");
+        std::int64_t first = -1;
+        for (const auto& batch : loader) first = label(batch);
+        return first;
+    };
+    int calls = 0, batch_calls = 0;
+    data::DataLoader loader({zeros({3, 1}), arange(3)}, {.sampler = Failing{&calls}});
+    CHECK(first_of(loader, [](const data::Batch& b) { return b.y.select(0, 0).item<std::int64_t>(); }) == 0);
+    struct Numbers {
+        std::int64_t size() const { return 3; }
+        std::int64_t get(std::int64_t i) const { return i; }
+    };
+    data::BatchLoader batches(Numbers{}, {.sampler = Failing{&batch_calls}});
+    CHECK(first_of(batches, [](const Tensor& b) { return b.select(0, 0).item<std::int64_t>(); }) == 0);
 }
 
 TEST_CASE("samplers and orders: too little memory and moved-from objects are errors", "[sampler]") {

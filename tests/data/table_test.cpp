@@ -254,6 +254,8 @@ TEST_CASE("table: numbers that a dtype does not have", "[data]") {
     CHECK(table.numbers({"c"}, int32).to_vector<std::int32_t>() == std::vector<std::int32_t>{300, -1});
     CHECK(table.numbers({"d"}, uint8).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 254});
     CHECK(std::isnan(table.numbers({"a"}).to_vector<float>()[1]));
+    for (const Dtype dtype : {boolean, float8_e4m3fn, float8_e5m2, float8_e8m0fnu})
+        CHECK_THROWS_WITH(table.numbers({"a"}, dtype), Contains("must be floating or integral"));
 }
 
 TEST_CASE("table: columns that do not fit each other", "[data]") {

@@ -272,9 +272,10 @@ public:
     };
     Iterator begin() {
         const LoaderPosition from = parts_->next;
+        detail::BatchSource* const batches = source(from);  // if it throws, the next loop is this epoch
         parts_->next = {.epoch = from.epoch + 1};
         parts_->position = from;
-        return Iterator(parts_, source(from), from);
+        return Iterator(parts_, batches, from);
     }
     std::default_sentinel_t end() const { return {}; }
 
