@@ -1,4 +1,6 @@
 // User-defined functions and checkpoints: nodes whose gradient is a callback.
+#include <algorithm>
+
 #include "autograd/engine.h"
 #include "autograd/extra.h"
 #include "autograd/op_observer.h"
