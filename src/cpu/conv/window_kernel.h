@@ -223,7 +223,7 @@ template <int = 0> void add_rows(const float* from, std::int64_t ld, float* to, 
 
 // ---- one channel per step
 
-// The elements of x in the order of their lanes.
+// Element k of the result is element lane[k] of x.
 MEZZO_INLINE Vector permuted(const Vector& x, const IntN<lanes>& lane) {
 #if defined(__AVX512F__)
     return (Vector)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)lane, (__m512)x);

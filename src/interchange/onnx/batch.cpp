@@ -5,7 +5,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "autograd/op_observer.h"
 #include "core/tensor_impl.h"
